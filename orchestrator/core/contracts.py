@@ -1,0 +1,143 @@
+"""The seams of the core: the scheduler port and the policies' contracts, as typed protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import ClassVar, Protocol, runtime_checkable
+
+from orchestrator.core.types import (
+    Choice,
+    Endpoint,
+    LegEvent,
+    Outcome,
+    RequestView,
+    Role,
+    Route,
+    Scored,
+    Snapshot,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """The scheduler's yes: `route` for the request, and why (one Choice per role)."""
+
+    request_id: str
+    route: Route
+    why: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The scheduler's no: a reason slug, the HTTP status it becomes (429 or 503), and when to retry."""
+
+    request_id: str
+    reason: str
+    message: str
+    http_status: int = 429
+    retry_after_s: float | None = None
+
+
+Decision = Assign | Reject
+
+
+class Scheduler(Protocol):
+    """The port between the router and whatever decides.
+
+    Each call returns the decisions that became due by it, for any request; every submitted request
+    gets exactly one Decision, and exactly one `finish` ends it. No call blocks or does I/O, so that
+    the same port works as calls in one process and as frames between processes.
+    """
+
+    def submit(self, request: RequestView, now_s: float) -> Sequence[Decision]:
+        """Offer a request; its decision may come at once or from a later call."""
+        ...
+
+    def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
+        """Tell of a leg's progress (frees what a finished prefill held)."""
+        ...
+
+    def cancel(self, request_id: str, now_s: float) -> Sequence[Decision]:
+        """The client left before a decision; nothing happens if it was decided already."""
+        ...
+
+    def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
+        """The request is over, however it ended; releases everything it held."""
+        ...
+
+    def observe(self, snapshot: Snapshot, now_s: float) -> Sequence[Decision]:
+        """The endpoints as they are now (joins, loads, restarts)."""
+        ...
+
+    def due_s(self) -> float | None:
+        """When `tick` wants to be called next; None: only on events."""
+        ...
+
+    def tick(self, now_s: float) -> Sequence[Decision]:
+        """Time has passed."""
+        ...
+
+
+class PrefixReader(Protocol):
+    """What a policy may ask the prefix index."""
+
+    def cached_blocks(self, endpoint_id: str, block_hashes: Sequence[int]) -> int:
+        """How many leading blocks of the prompt `endpoint_id` is believed to hold."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a policy is given beside the request and the candidates.
+
+    `prefill` is the prefill endpoint already chosen when the decode side is being decided.
+    `block_tokens` is the number of tokens one block hash stands for.
+    """
+
+    snapshot: Snapshot
+    role: Role
+    now_s: float
+    rng: Random
+    prefix: PrefixReader
+    prefill: Endpoint | None = None
+    block_tokens: int = 128
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Filter(Protocol):
+    """Says which candidates may be used at all."""
+
+    def filter(
+        self, request: RequestView, candidates: Sequence[Endpoint], context: Context
+    ) -> Sequence[Endpoint]:
+        """The candidates that stay, a subset of `candidates`; none: the request cannot go now."""
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Says how good each candidate is.
+
+    `unit` is `share` (0..1, higher is better, weighted; immediate mode) or `seconds` (a cost, lower
+    is better, added to the price; late mode). The schema refuses a scorer in the other mode.
+    """
+
+    unit: ClassVar[str]
+
+    def score(
+        self, request: RequestView, candidates: Sequence[Endpoint], context: Context
+    ) -> Sequence[float]:
+        """One finite figure per candidate, in the candidates' order."""
+        ...
+
+
+@runtime_checkable
+class Picker(Protocol):
+    """Takes one candidate from the scored ones."""
+
+    def pick(self, request: RequestView, scored: Sequence[Scored], context: Context) -> Scored:
+        """One of `scored`, which is never empty."""
+        ...

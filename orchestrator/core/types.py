@@ -1,0 +1,215 @@
+"""The plain frozen data that the scheduler, the policies and the router speak in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+
+class Role(StrEnum):
+    """What an instance does for a request."""
+
+    ENCODE = "encode"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    UNIFIED = "unified"
+
+
+class PathKind(StrEnum):
+    """What a client asks for, independent of the URL's spelling."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    GENERATE = "generate"
+    EMBED = "embed"
+    TOKENIZE = "tokenize"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+
+
+class LegKind(StrEnum):
+    """Which part of a request's life one engine call is; its first letter goes into the engine id."""
+
+    ENCODE = "encode"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    UNIFIED = "unified"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """All that a policy sees of a request; never its body.
+
+    `prompt_tokens` is an estimate until an engine has counted. `block_hashes` are the chained 64-bit
+    hashes of the prompt's blocks, first block first (see `core.prefix`). `headers` holds only the
+    allow-listed ones, lower-case. Times are seconds on the router's monotonic clock.
+    """
+
+    id: str
+    model: str
+    path: PathKind
+    arrived_s: float
+    prompt_tokens: int
+    max_tokens: int
+    stream: bool = False
+    n: int = 1
+    slo_class: str | None = None
+    tenant: str | None = None
+    block_hashes: tuple[int, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine last said of itself; None where it does not report the figure.
+
+    Tokens are counts of KV slots. `at_s` is when it was read (router's monotonic clock).
+    """
+
+    at_s: float
+    running: int = 0
+    waiting: int = 0
+    kv_used_tokens: int | None = None
+    kv_total_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inflight:
+    """Work the router has given to an endpoint and not seen finished.
+
+    `requests` counts legs; `prefill_tokens` are uncached prompt tokens still to be computed there;
+    `kv_tokens` is the KV the legs will hold at most (prompt + expected output).
+    """
+
+    requests: int = 0
+    prefill_tokens: int = 0
+    kv_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The router's immutable view of one instance at one moment.
+
+    `labels` are the operator's own (`node`, `rack`, hardware, price); `facts` what was discovered at
+    join (see `engines.base`). `incarnation` changes whenever the process behind it is a new one.
+    """
+
+    id: str
+    pool: str
+    role: Role
+    engine: str
+    model: str
+    url: str
+    ready: bool
+    incarnation: str = ""
+    max_model_len: int | None = None
+    block_size: int | None = None
+    load: Load | None = None
+    inflight: Inflight = Inflight()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def kv_free_tokens(self) -> int | None:
+        """KV slots free after what was reported and what is in flight; None if capacity is unknown.
+
+        The larger of reported use and own in-flight counts: adding them would count a running
+        request twice, and the report lags behind a burst.
+        """
+        if self.load is None or self.load.kv_total_tokens is None:
+            return None
+        used = max(self.load.kv_used_tokens or 0, self.inflight.kv_tokens)
+        return self.load.kv_total_tokens - used
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Every endpoint as seen at one moment; what a decision is made on."""
+
+    at_s: float
+    endpoints: tuple[Endpoint, ...]
+
+    def ready(self, model: str, role: Role) -> tuple[Endpoint, ...]:
+        """The endpoints of `model` in `role` that may be given work."""
+        return tuple(e for e in self.endpoints if e.ready and e.role == role and e.model == model)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a request goes: a (prefill, decode) pair, or one unified endpoint. Values are endpoint ids."""
+
+    decode: str
+    prefill: str | None = None
+    encode: str | None = None
+
+    @property
+    def disaggregated(self) -> bool:
+        """True when prefill and decode run on different endpoints."""
+        return self.prefill is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One candidate of a decision with its total and each scorer's share of it."""
+
+    endpoint: str
+    total: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Why one role's endpoint was chosen: who was filtered by what, the scores, the runner-up."""
+
+    role: Role
+    chosen: str
+    runner_up: str | None
+    scored: tuple[Scored, ...]
+    filtered: Mapping[str, str] = field(default_factory=dict)
+    fallbacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LegEvent:
+    """Something that happened to a leg: `what` is sent, first_token, done or failed."""
+
+    request_id: str
+    leg: LegKind
+    endpoint: str
+    what: str
+    at_s: float
+    tokens: int = 0
+
+
+class End(StrEnum):
+    """How a request ended, as the client saw it."""
+
+    COMPLETED = "completed"
+    REFUSED = "refused"
+    FAILED = "failed"
+    BROKEN = "broken"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request; fed to accounting, metrics, policies' hooks and the decision log.
+
+    BROKEN is a failure after the first byte (the client got an error event), FAILED one before it.
+    Stage durations in seconds by name (`queue`, `prefill`, `first_token`, ...); None: not reached.
+    """
+
+    request_id: str
+    end: End
+    http_status: int
+    reason: str = ""
+    route: Route | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    ttft_s: float | None = None
+    e2e_s: float | None = None
+    stages: Mapping[str, float] = field(default_factory=dict)

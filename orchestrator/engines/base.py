@@ -1,0 +1,299 @@
+"""The contract of an engine adapter and the plain data it exchanges; no I/O anywhere in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from orchestrator.core.types import Endpoint, LegKind, Load, PathKind, Role
+from orchestrator.errors import Problem, RequestError
+
+if TYPE_CHECKING:
+    from orchestrator.engines.splice import JsonBody
+
+FlagValue = str | int | float | bool | None | list[Any] | dict[str, Any]
+"""A flag's YAML value. True: bare flag; False or None: leave the flag out; list: one word per item
+after the flag; dict: one word of compact JSON; anything else: its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value before rendering, and where it came from (`role`, `profile f.yaml:12`, `topology t.yaml:30`)."""
+
+    value: FlagValue
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a command line, and where it came from. A secret is printed as `***`."""
+
+    text: str
+    origin: str
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PortNeed:
+    """A run of `count` consecutive ports that an instance needs for `purpose` (`http`, `bootstrap`, ...)."""
+
+    purpose: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How an instance is laid out: parallel sizes and the number of nodes it spans."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    nnodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSpec:
+    """All that an adapter needs to render one instance; pure data made by the planner.
+
+    `address` is what peers reach the instance at, `bind` what it listens on. `ports` maps the purposes
+    of `Engine.ports` to the first port of each run. `transfer` is the KV transfer backend or connector
+    as the topology names it (None: the adapter's default). `flags` and `env` are the merged settings of
+    launch profile and topology (topology last); the adapter adds its own beneath them. `devices` are the
+    GPU indices on the node, `nics` the RDMA devices. `key` is the API key the engine must demand, if any.
+    `options` carries adapter-specific pool settings (the `sim` dialect, its speed, its fault script).
+    """
+
+    name: str
+    pool: str
+    role: Role
+    index: int
+    model_path: str
+    served_name: str
+    address: str
+    bind: str
+    ports: Mapping[str, int]
+    shape: Shape = Shape()
+    transfer: str | None = None
+    flags: Mapping[str, Setting] = field(default_factory=dict)
+    env: Mapping[str, Setting] = field(default_factory=dict)
+    devices: tuple[int, ...] = ()
+    nics: tuple[str, ...] = ()
+    version: str | None = None
+    key: str | None = None
+    disaggregated: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run after the interpreter (`-m module flags...`), and the environment to add."""
+
+    argv: tuple[Word, ...]
+    env: Mapping[str, Word] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCall:
+    """A small HTTP request that the router or the supervisor performs for an adapter.
+
+    `path` is relative to the instance's URL; `port` replaces its port when the call goes elsewhere on
+    the same host (SGLang's bootstrap server). Keys are added by whoever performs it.
+    """
+
+    method: str
+    path: str
+    body: bytes = b""
+    port: int | None = None
+    timeout_s: float = 5.0
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """How to tell that an instance may be given work (`ready`, all must answer 200) and that it lives."""
+
+    ready: tuple[HttpCall, ...]
+    live: HttpCall
+    ready_timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """A discovery call was answered, but the engine is not ready to be joined; why."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One engine call of a request.
+
+    `body` is written piece by piece, unjoined, so that the client's bytes are never copied. `relay`: its
+    answer is the client's; the others are read to the end for the hand-off. `engine_id` is the id the
+    engine knows it by (`<request_id>-<p|d|e><attempt>[.item]`). `headers` are complete but for
+    Host, Content-Length and Authorization. `stream`: the answer is expected as server-sent events.
+    """
+
+    kind: LegKind
+    endpoint: str
+    path: str
+    body: tuple[bytes, ...]
+    engine_id: str
+    relay: bool
+    stream: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffDone:
+    """No leg is left to start; what a finished non-relayed leg told (`cached_tokens`, ...) is in `notes`."""
+
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffFailed:
+    """The request cannot go on; `error` is what the client is told if nothing was sent yet."""
+
+    error: RequestError
+
+
+HandoffStep = tuple[Leg, ...] | HandoffDone | HandoffFailed
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffRequest:
+    """What a hand-off machine starts from.
+
+    `room` is a random 63-bit number unique among the live requests of this router, the first of `items`
+    consecutive ones when the engine expands a batch itself. `item` is set when the router split the
+    request and this is one part. `headers` are the client's allow-listed ones to pass on.
+    """
+
+    request_id: str
+    path: str
+    kind: PathKind
+    body: JsonBody
+    stream: bool
+    room: int
+    decode: Endpoint
+    prefill: Endpoint | None = None
+    encode: Endpoint | None = None
+    attempt: int = 0
+    item: int | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def engine_id(self, kind: LegKind) -> str:
+        """The id an engine knows the leg of `kind` by."""
+        suffix = "" if self.item is None else f".{self.item}"
+        return f"{self.request_id}-{kind.value[0]}{self.attempt}{suffix}"
+
+
+class Handoff(Protocol):
+    """One request's hand-off as a machine without I/O: told what came back, it says which legs start."""
+
+    def start(self) -> tuple[Leg, ...]:
+        """The legs to start at once."""
+        ...
+
+    def on_response(self, kind: LegKind, status: int, body: bytes) -> HandoffStep:
+        """A non-relayed leg has answered whole; the legs to start now, or the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogHint:
+    """A regular expression found in a dying engine's log, and what to tell the operator."""
+
+    pattern: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class LintContext:
+    """What an adapter's lint sees: every instance of the topology that it renders, before launch."""
+
+    specs: tuple[InstanceSpec, ...]
+    origins: Mapping[str, tuple[str | None, int | None]] = field(default_factory=dict)
+    """Pool name to (file, line) of its declaration, for the findings."""
+
+
+class Engine(Protocol):
+    """An engine adapter: everything pdctl knows of one engine, in one place, as pure functions.
+
+    A new engine is one class with these members; `engine: ./trtllm.py:Engine` in a topology uses it.
+    """
+
+    name: ClassVar[str]
+    roles: ClassVar[frozenset[Role]]
+    idle_s: ClassVar[float]
+    """Seconds a kept connection to the engine may lie idle before reuse is unsafe (its own keep-alive
+    time-out less a margin)."""
+    guarded_fields: ClassVar[frozenset[str]]
+    """Top-level body fields that clients may not send to this engine; the router drops them."""
+    guarded_headers: ClassVar[frozenset[str]]
+    """Lower-case header names that clients may not send to this engine."""
+    hints: ClassVar[tuple[LogHint, ...]]
+
+    def ports(self, role: Role, shape: Shape, transfer: str | None) -> tuple[PortNeed, ...]:
+        """Every port the instance derives or opens, `http` first."""
+        ...
+
+    def command(self, spec: InstanceSpec) -> Command:
+        """Arguments after the interpreter and the environment to add."""
+        ...
+
+    def probes(self, spec: InstanceSpec) -> Probes:
+        """Readiness and liveness."""
+        ...
+
+    def facts(self, spec: InstanceSpec) -> Mapping[str, Any]:
+        """What is known of the endpoint before it is asked (`bootstrap_host`, `bootstrap_port`, ...)."""
+        ...
+
+    def discover(self, role: Role, facts: Mapping[str, Any]) -> Mapping[str, HttpCall]:
+        """Calls by name to perform at join and at each incarnation."""
+        ...
+
+    def learn(self, name: str, status: int, body: bytes) -> Mapping[str, Any] | NotYet:
+        """Facts from the answer to one discovery call (`incarnation`, `block_size`, `max_model_len`,
+        `kv_total_tokens`, ... under these names where the engine tells them)."""
+        ...
+
+    def load_call(self) -> HttpCall:
+        """The call whose answer `load` reads."""
+        ...
+
+    def load(self, body: bytes, facts: Mapping[str, Any], at_s: float) -> Load:
+        """The engine's own account of its load. Raises ValueError when the body is not what it should be."""
+        ...
+
+    def serves(self, kind: PathKind, role: Role, disaggregated: bool) -> bool:
+        """Whether an endpoint in `role` answers this kind of request."""
+        ...
+
+    def check(self, kind: PathKind, body: JsonBody, disaggregated: bool) -> None:
+        """Raise BadRequest for what the engine cannot do, saying why."""
+        ...
+
+    def split(self, kind: PathKind, body: JsonBody, disaggregated: bool) -> Sequence[JsonBody] | None:
+        """The single requests this one must be fanned out into, or None if it goes as it is."""
+        ...
+
+    def handoff(self, request: HandoffRequest) -> Handoff:
+        """The machine for one request (or one part of a split one)."""
+        ...
+
+    def abort(self, leg: Leg) -> HttpCall | None:
+        """The call that ends a leg beside closing its connection; None if closing is all there is."""
+        ...
+
+    def map_error(self, status: int, body: bytes) -> RequestError:
+        """What the client is told for an engine's error answer (status >= 400, or an error event)."""
+        ...
+
+    def lint(self, context: LintContext) -> Sequence[Problem]:
+        """Findings about this engine's instances against each other."""
+        ...

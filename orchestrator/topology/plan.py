@@ -1,0 +1,149 @@
+"""The plan as pure data: every process of a deployment, its words, ports and probes, with their origins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from orchestrator.core.types import Role
+from orchestrator.engines.base import LogHint, Probes, Word
+
+
+@dataclass(frozen=True, slots=True)
+class InstancePlan:
+    """One engine instance: what is run where, and how the rest of pdctl reaches it.
+
+    `engine` is the adapter reference as written in the topology. `argv` is the whole command line.
+    `external` instances are joined by the router and never launched (`argv` is empty). `digest` is a
+    SHA-256 over all that would make a running process differ; equal digests need no restart.
+    `drain_s` is how long a stop waits after TERM before KILL, `ready_timeout_s` is in `probes`.
+    """
+
+    name: str
+    pool: str
+    role: Role
+    engine: str
+    model: str
+    node: str
+    url: str
+    argv: tuple[Word, ...]
+    env: Mapping[str, Word]
+    ports: Mapping[str, int]
+    probes: Probes
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[int, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    hints: tuple[LogHint, ...] = ()
+    cwd: str | None = None
+    version: str | None = None
+    profile: str | None = None
+    external: bool = False
+    disaggregated: bool = True
+    max_restarts: int = 5
+    drain_s: float = 30.0
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds the router enforces on what clients send."""
+
+    max_body_bytes: int = 64 * 1024 * 1024
+    max_header_bytes: int = 64 * 1024
+    max_inflight: int = 10_000
+    header_timeout_s: float = 30.0
+    body_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Deadlines of a request's stages, in seconds; nothing waits without one."""
+
+    connect_s: float = 2.0
+    prefill_s: float = 300.0
+    first_token_s: float = 300.0
+    inter_token_s: float = 60.0
+    total_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The three keys: client to router, router to engine, admin. Empty: none demanded or sent."""
+
+    client_keys: tuple[str, ...] = ()
+    engine_key: str | None = None
+    admin_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPlan:
+    """The router as one more process of the plan, and all it is configured with.
+
+    `scheduling` is the chosen scheduling profile as plain data, validated when the plan was made.
+    For a `kind` other than `pdctl`, only argv, env, url and probes matter.
+    """
+
+    kind: str
+    host: str
+    port: int
+    admin_host: str
+    admin_port: int
+    url: str
+    admin_url: str
+    argv: tuple[Word, ...]
+    env: Mapping[str, Word]
+    probes: Probes
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+    credentials: Credentials = Credentials()
+    scheduling: Mapping[str, Any] = field(default_factory=dict)
+    pass_headers: tuple[str, ...] = ()
+    default_class: str | None = None
+    slo_classes: Mapping[str, Any] = field(default_factory=dict)
+    tenants: Mapping[str, Any] = field(default_factory=dict)
+    drain_s: float = 30.0
+    cwd: str | None = None
+    max_restarts: int = 20
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole deployment; a pure function of topology, profiles and lockfile, equal on every host.
+
+    `seed` keys the block hashes, so that every process hashes alike. `base_dir` is the topology's
+    folder, against which file references of plug-ins resolve.
+    """
+
+    name: str
+    file: str
+    base_dir: str
+    state_dir: str
+    seed: int
+    instances: tuple[InstancePlan, ...]
+    router: RouterPlan | None = None
+    warnings: tuple[str, ...] = ()
+
+    def instance(self, name: str) -> InstancePlan:
+        """The instance called `name`; raises KeyError."""
+        for instance in self.instances:
+            if instance.name == name:
+                return instance
+        raise KeyError(name)
+
+
+_ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
+
+
+def dump(plan: Plan) -> bytes:
+    """The plan as JSON, secrets included: for `plan.json` (mode 0600) and the control socket only."""
+    return _ADAPTER.dump_json(plan, indent=1)
+
+
+def parse(data: bytes) -> Plan:
+    """A plan from `dump`'s JSON. Raises pydantic's ValidationError (a ValueError) on anything else."""
+    return _ADAPTER.validate_json(data)

@@ -1,0 +1,1 @@
+"""Installs the real serving engines that pdctl's end-to-end tests run against."""

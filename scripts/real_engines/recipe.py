@@ -1,0 +1,51 @@
+"""Tells whether an installed part is what the present recipe would install."""
+
+import hashlib
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+DONE = ".pdctl-recipe"
+STARTED = ".pdctl-recipe-started"
+
+
+def recipe_hash(names: Iterable[str]) -> str:
+    """Hash the files (or folders) of this package that a part is made from."""
+    digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
+    for name in sorted(names):
+        path = HERE / name
+        files = sorted(p for p in path.rglob("*") if p.is_file()) or [path]
+        for file in files:
+            if "__pycache__" in file.parts:
+                continue
+            digest.update(str(file.relative_to(HERE)).encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def is_current(folder: Path, wanted: str) -> bool:
+    """Whether folder was completely installed from the wanted recipe."""
+    stamp = folder / DONE
+    return stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted
+
+
+def begin(folder: Path, wanted: str) -> None:
+    """Make folder ready for an install that may continue an interrupted one.
+
+    What another recipe left is removed: pip can only add to a venv, so a package
+    that the recipe no longer names would stay.
+    """
+    started = folder / STARTED
+    same = started.is_file() and started.read_text(encoding="utf-8") == wanted
+    if folder.exists() and not same:
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    started.write_text(wanted, encoding="utf-8")
+
+
+def finish(folder: Path, wanted: str) -> None:
+    """Mark folder as completely installed."""
+    (folder / DONE).write_text(wanted, encoding="utf-8")
+    (folder / STARTED).unlink(missing_ok=True)
