@@ -1,0 +1,106 @@
+"""The quickstart: brings up the example deployment, streams one completion through it, shows its state, stops it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+PDCTL = Path(sys.executable).with_name("pdctl")
+TOPOLOGY = ROOT / "examples" / "quickstart.yaml"
+PROMPT = "Explain in two sentences why prefill and decode want different machines."
+
+
+def pick_port(wanted: int) -> int:
+    """`wanted` if it is free on loopback, else any free port."""
+    for port in (wanted, 0):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise SystemExit("quickstart: no free port on 127.0.0.1")
+
+
+def pdctl(command: str, settings: list[str]) -> int:
+    """Run one pdctl command on the example, in the open; its exit code."""
+    words = [str(PDCTL), command, str(TOPOLOGY), *settings]
+    shown = f"pdctl {command} {TOPOLOGY.relative_to(ROOT)}" + (" --detach" if "--detach" in settings else "")
+    print(f"\n$ {shown}", flush=True)
+    return subprocess.run(words, check=False).returncode
+
+
+def pieces(url: str, body: dict[str, object]) -> Iterator[str]:
+    """The text of a streamed chat completion, piece by piece; raises RuntimeError on an error event."""
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as answer:
+        if answer.status_code != 200:
+            raise RuntimeError(f"{answer.status_code}: {answer.read().decode()}")
+        for line in answer.iter_lines():
+            if not line.startswith("data: ") or line == "data: [DONE]":
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise RuntimeError(event["error"]["message"])
+            for choice in event["choices"]:
+                yield choice["delta"].get("content") or ""
+
+
+def stream(url: str) -> None:
+    """Stream one chat completion to the terminal, with its first-token time."""
+    model = httpx.get(f"{url}/v1/models", timeout=10).json()["data"][0]["id"]
+    body = {"model": model, "stream": True, "max_tokens": 48, "messages": [{"role": "user", "content": PROMPT}]}
+    print(f"\n$ curl {url}/v1/chat/completions   (streamed)\n> {PROMPT}\n< ", end="", flush=True)
+    started, first, count = time.perf_counter(), None, 0
+    for piece in pieces(url, body):
+        if piece:
+            first = first or time.perf_counter()
+            count += 1
+            print(piece, end="", flush=True)
+    if first is None:
+        raise RuntimeError("the stream ended without a token")
+    print(
+        f"\n\n{count} pieces, first after {1000 * (first - started):.0f} ms, all after "
+        f"{1000 * (time.perf_counter() - started):.0f} ms. Simulated engines: the text is nonsense that depends "
+        f"on every prompt token,\nthe prefill and decode legs and the KV hand-off between them are real requests."
+    )
+
+
+def main() -> int:
+    """Run it; 0 when a completion came through."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave the deployment running")
+    parser.add_argument("--port", type=int, default=8000, help="port of the endpoint, if free (default 8000)")
+    arguments = parser.parse_args()
+    url = f"http://127.0.0.1:{pick_port(arguments.port)}"
+    state = Path.home() / ".local" / "state" / "pdctl" / "quickstart"
+    if not arguments.keep:
+        state = Path(tempfile.mkdtemp(prefix="pdctl-quickstart-"))
+    settings = ["--set", f"router.listen={url.removeprefix('http://')}", "--set", f"state_dir={state}"]
+    code = 1
+    try:
+        code = pdctl("up", [*settings, "--detach"])
+        if code == 0:
+            stream(url)
+            pdctl("ps", settings)
+    except (RuntimeError, httpx.HTTPError) as error:
+        print(f"quickstart: the completion failed: {error}; see pdctl logs", file=sys.stderr)
+        code = 1
+    finally:
+        if not arguments.keep or code:
+            code = pdctl("down", settings) or code
+    if arguments.keep and code == 0:
+        print(f"\nStill running at {url}. Stop it with: pdctl down examples/quickstart.yaml --set state_dir={state}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
