@@ -67,7 +67,10 @@ class RequestView:
 class Load:
     """What an engine last said of itself; None where it does not report the figure.
 
-    Tokens are counts of KV slots. `at_s` is when it was read (router's monotonic clock).
+    Tokens are counts of KV slots. `at_s` is when it was read (router's monotonic clock). `incarnation`
+    is set where this answer itself tells which life of the process it comes from. `progress` is a
+    counter of work done that only grows within one life: running backwards means a new process,
+    standing still with work running means a hung one.
     """
 
     at_s: float
@@ -75,6 +78,8 @@ class Load:
     waiting: int = 0
     kv_used_tokens: int | None = None
     kv_total_tokens: int | None = None
+    incarnation: str = ""
+    progress: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

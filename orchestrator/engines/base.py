@@ -267,7 +267,19 @@ class Engine(Protocol):
         ...
 
     def load(self, body: bytes, facts: Mapping[str, Any], at_s: float) -> Load:
-        """The engine's own account of its load. Raises ValueError when the body is not what it should be."""
+        """The engine's own account of its load. Raises ValueError when the body is not what it should be.
+
+        Set `Load.incarnation` or `Load.progress` where the answer tells them: the router notices by them
+        that a process was replaced between two probes.
+        """
+        ...
+
+    def flush(self) -> HttpCall | None:
+        """The call that empties the engine's prefix cache; None if it has none.
+
+        Performed by the router's `/flush_cache`; an answer other than 200, or a JSON body with
+        `"success": false`, is reported as a failure.
+        """
         ...
 
     def serves(self, kind: PathKind, role: Role, disaggregated: bool) -> bool:
