@@ -83,7 +83,7 @@ class Venv:
         self, name: str, version: str, entry_points: str = ""
     ) -> None:
         """Make importlib.metadata know a distribution that pip did not install."""
-        folder = self.site_packages / f"{name}-{version}.dist-info"
+        folder = self.site_packages / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir(exist_ok=True)
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         (folder / "METADATA").write_text(metadata, encoding="utf-8")
