@@ -45,6 +45,7 @@ class Problem:
 
     `file` and `line` are None where no file is to blame (a `--set` override, say); `field` is the
     dotted path in the file (`pools.prefill.instances`); `rule` names the lint rule, if one spoke.
+    `severity` is `error` (refused) or `warn` (said, and gone on).
     """
 
     message: str
@@ -53,6 +54,7 @@ class Problem:
     field: str | None = None
     hint: str | None = None
     rule: str | None = None
+    severity: str = "error"
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
