@@ -1,1 +1,1 @@
-"""HTTP/1.1 on raw asyncio protocols: the server side for untrusted clients, the pooled client side for engines."""
+"""HTTP/1.1 on raw asyncio protocols: a server for untrusted clients, a pooled client for engines."""

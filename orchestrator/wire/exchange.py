@@ -1,0 +1,198 @@
+"""One request a client made and the answer it is being given: what a wire handler works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Protocol
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+SERVER = b"pdctl"
+
+_BODILESS = frozenset((204, 304))
+
+
+def _reason(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode("ascii")
+    except ValueError:
+        return b"Status"
+
+
+_STATUS_LINES = {
+    status.value: b"HTTP/1.1 %d %b\r\nserver: %b\r\n" % (status.value, _reason(status.value), SERVER)
+    for status in HTTPStatus
+}
+
+
+def status_line(status: int) -> bytes:
+    """The status line and the Server header, each with its line end."""
+    line = _STATUS_LINES.get(status)
+    if line is None:
+        line = b"HTTP/1.1 %d %b\r\nserver: %b\r\n" % (status, _reason(status), SERVER)
+    return line
+
+
+class Peer(Protocol):
+    """The connection as its exchange sees it."""
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes for the client."""
+        ...
+
+    def finished(self, keep: bool) -> None:
+        """The answer is complete; `keep`: the framing allows another request on this connection."""
+        ...
+
+    def cut(self) -> None:
+        """Close at once, whatever is queued."""
+        ...
+
+
+class Exchange:
+    """One whole request and its answer.
+
+    `headers` have lower-case names in the order they came. `path` is the target without its query.
+    The answer is either one `respond`, or `start`, any number of `write`, and `end`. Once the client is
+    gone (`closed`) everything sent is dropped. `on_close` fires at most once, when the client leaves
+    before the answer ended; `on_pause` and `on_resume` when it reads too slowly and when it has caught up.
+    """
+
+    __slots__ = (
+        "_bare", "_chunked", "_keep", "_left", "_peer", "body", "closed", "ended", "headers", "http10",
+        "method", "on_close", "on_pause", "on_resume", "path", "paused", "peer", "query", "started", "target",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        peer: Peer,
+        *,
+        method: str,
+        target: bytes,
+        headers: tuple[tuple[bytes, bytes], ...],
+        body: bytes,
+        address: str,
+        http10: bool,
+        keep_alive: bool,
+    ) -> None:
+        self._peer = peer
+        self.method = method
+        self.target = target
+        origin = target
+        if not target.startswith(b"/") and b"://" in target:
+            _, slash, rest = target.partition(b"://")[2].partition(b"/")
+            origin = slash + rest if slash else b"/"
+        path, _, self.query = origin.partition(b"?")
+        self.path = path.decode("latin-1")
+        self.headers = headers
+        self.body = body
+        self.peer = address
+        self.http10 = http10
+        self._keep = keep_alive
+        self._bare = method == "HEAD"
+        self._chunked = False
+        self._left: int | None = None
+        self.started = False
+        self.ended = False
+        self.closed = False
+        self.paused = False
+        self.on_close: Callable[[], None] | None = None
+        self.on_pause: Callable[[], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of the header called `name` (lower-case), or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+    def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """Give the whole answer. Raises RuntimeError when one was already begun."""
+        if self.started:
+            raise RuntimeError("the answer was already begun")
+        self.started = self.ended = True
+        if self.closed:
+            return
+        head = self._head(status, headers)
+        if status not in _BODILESS:
+            head.append(b"content-length: %d\r\n\r\n" % len(body))
+            if not self._bare:
+                head.append(body)
+        else:
+            head.append(b"\r\n")
+        self._peer.send(b"".join(head))
+        self._peer.finished(self._keep)
+
+    def start(self, status: int, headers: Headers = (), length: int | None = None) -> None:
+        """Begin the answer; `length` None: its end is marked by chunked coding (HTTP/1.0: by closing).
+
+        Raises RuntimeError when one was already begun.
+        """
+        if self.started:
+            raise RuntimeError("the answer was already begun")
+        self.started = True
+        if length is None and self.http10:
+            self._keep = False
+        if status in _BODILESS:
+            self._bare, length = True, None
+        if self.closed:
+            return
+        head = self._head(status, headers)
+        if status in _BODILESS:
+            head.append(b"\r\n")
+        elif length is not None:
+            self._left = length
+            head.append(b"content-length: %d\r\n\r\n" % length)
+        elif self.http10:
+            head.append(b"\r\n")
+        else:
+            self._chunked = True
+            head.append(b"transfer-encoding: chunked\r\n\r\n")
+        self._peer.send(b"".join(head))
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body. Raises RuntimeError outside start..end or past the stated length."""
+        if self.ended or not self.started:
+            raise RuntimeError("write outside of an answer")
+        if self.closed or self._bare or not data:
+            return
+        if self._chunked:
+            self._peer.send(b"%x\r\n%b\r\n" % (len(data), data))
+            return
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise RuntimeError("more body than the stated length")
+        self._peer.send(data)
+
+    def end(self) -> None:
+        """Finish the answer; one that is shorter than its stated length is cut, never made to look whole."""
+        if self.ended or not self.started:
+            raise RuntimeError("end outside of an answer")
+        self.ended = True
+        if self.closed:
+            return
+        if self._left and not self._bare:
+            self._peer.cut()
+            return
+        if self._chunked and not self._bare:
+            self._peer.send(b"0\r\n\r\n")
+        self._peer.finished(self._keep)
+
+    def abort(self) -> None:
+        """Cut the connection: the only way to tell a client of a broken body that cannot carry an error."""
+        self.started = self.ended = True
+        if not self.closed:
+            self._peer.cut()
+
+    def _head(self, status: int, headers: Headers) -> list[bytes]:
+        parts = [status_line(status)]
+        for name, value in headers:
+            parts.append(b"%b: %b\r\n" % (name, value))
+        if not self._keep:
+            parts.append(b"connection: close\r\n")
+        elif self.http10:
+            parts.append(b"connection: keep-alive\r\n")
+        return parts
