@@ -1,0 +1,300 @@
+"""The router's metrics: one table that declares them, cheap counters behind it, Prometheus text out of it."""
+
+from __future__ import annotations
+
+import platform
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from orchestrator.clock import Clock
+from orchestrator.core.types import Endpoint, Outcome, PathKind, Snapshot
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""What `RouterMetrics.render` writes: the Prometheus text format that every scraper reads."""
+
+OTHER = "other"
+"""The label value for whatever is not known: a client cannot make series."""
+
+MAX_SERIES = 1000
+"""Label sets kept per metric; a plug-in that makes up reasons ends in `other`, not in a full memory."""
+
+_REQUEST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0)
+_TTFT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0)
+_ITL = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
+_STAGE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_LAG = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One declaration. `kind` is counter, gauge or histogram; `buckets` are upper bounds, for histograms."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("pdctl_build_info", "gauge", "Always 1; what runs.", ("version", "python")),
+    Metric(
+        "pdctl_requests_total",
+        "counter",
+        "Requests that ended, by how the client saw it.",
+        ("path", "model", "end", "status", "reason"),
+    ),
+    Metric("pdctl_request_s", "histogram", "Arrival to last byte.", ("path",), _REQUEST),
+    Metric("pdctl_prompt_tokens_total", "counter", "Prompt tokens, as engines counted them.", ("model",)),
+    Metric("pdctl_cached_tokens_total", "counter", "Prompt tokens found in a prefix cache.", ("model",)),
+    Metric("pdctl_output_tokens_total", "counter", "Tokens generated.", ("model",)),
+    Metric("pdctl_inflight_requests", "gauge", "Requests accepted and not ended."),
+    Metric("pdctl_ttft_s", "histogram", "Arrival to the first byte of the answer's body.", (), _TTFT),
+    Metric("pdctl_itl_s", "histogram", "Gap between two chunks of a stream.", (), _ITL),
+    Metric("pdctl_stage_s", "histogram", "A stage of a request's life.", ("stage",), _STAGE),
+    Metric("pdctl_legs_total", "counter", "Engine calls that ended.", ("leg", "endpoint", "result")),
+    Metric("pdctl_stripped_fields_total", "counter", "Guarded fields taken out of requests.", ("field",)),
+    Metric("pdctl_policy_errors_total", "counter", "Policies that failed and were bypassed.", ("policy",)),
+    Metric("pdctl_endpoint_ready", "gauge", "1 while it may be given work.", ("endpoint", "pool", "role")),
+    Metric("pdctl_endpoint_inflight_requests", "gauge", "Legs given to it and not ended.", ("endpoint",)),
+    Metric(
+        "pdctl_endpoint_inflight_prefill_tokens",
+        "gauge",
+        "Uncached prompt tokens still to be computed there.",
+        ("endpoint",),
+    ),
+    Metric("pdctl_endpoint_inflight_kv_tokens", "gauge", "KV its legs will hold at most.", ("endpoint",)),
+    Metric("pdctl_endpoint_running_requests", "gauge", "Running, by its own account.", ("endpoint",)),
+    Metric("pdctl_endpoint_waiting_requests", "gauge", "Waiting, by its own account.", ("endpoint",)),
+    Metric("pdctl_endpoint_kv_used_tokens", "gauge", "KV in use, by its own account.", ("endpoint",)),
+    Metric("pdctl_endpoint_kv_total_tokens", "gauge", "KV capacity, by its own account.", ("endpoint",)),
+    Metric("pdctl_endpoint_load_age_s", "gauge", "Age of its last account of its load.", ("endpoint",)),
+    Metric(
+        "pdctl_endpoint_changes_total", "counter", "Joins and leaves, by cause.", ("endpoint", "to", "why")
+    ),
+    Metric("pdctl_endpoint_incarnations_total", "counter", "New processes seen behind it.", ("endpoint",)),
+    Metric(
+        "pdctl_probe_errors_total",
+        "counter",
+        "Probes, discovery calls and load reads that failed.",
+        ("endpoint", "call", "why"),
+    ),
+    Metric("pdctl_reloads_total", "counter", "Reloads of the plan.", ("result",)),
+    Metric("pdctl_loop_lag_s", "histogram", "How late the event loop woke: work queued before it.", (), _LAG),
+)
+"""Every metric of the router; docs/metrics.md lists them, and a test holds the two together."""
+
+BY_NAME = {m.name: m for m in METRICS}
+
+Labels = tuple[str, ...]
+
+
+class Counters:
+    """The values of one counter or gauge by label set."""
+
+    __slots__ = ("metric", "values")
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+        self.values: dict[Labels, float] = {}
+
+    def add(self, labels: Labels, amount: float = 1.0) -> None:
+        """Add `amount`; beyond MAX_SERIES label sets it goes to the one where every label is `other`."""
+        values = self.values
+        if labels not in values and len(values) >= MAX_SERIES:
+            labels = (OTHER,) * len(labels)
+        values[labels] = values.get(labels, 0.0) + amount
+
+    def family(self) -> Family:
+        """The values as the exposition library wants them."""
+        kind = CounterMetricFamily if self.metric.kind == "counter" else GaugeMetricFamily
+        family = kind(self.metric.name, self.metric.help, labels=self.metric.labels)
+        for labels, value in self.values.items():
+            family.add_metric(labels, value)
+        return family
+
+
+class Buckets:
+    """One histogram series: plain counts, since it is fed for every streamed chunk by one thread."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count `value` in the first bucket whose bound is not below it."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """(bound, observations up to it), the last bound being infinite."""
+        seen, rows = 0, []
+        for bound, count in zip((*map(repr, self.bounds), "+Inf"), self.counts, strict=True):
+            seen += count
+            rows.append((bound, float(seen)))
+        return rows
+
+
+class Histogram:
+    """The series of one histogram by label set."""
+
+    __slots__ = ("metric", "series")
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+        self.series: dict[Labels, Buckets] = {} if metric.labels else {(): Buckets(metric.buckets)}
+
+    def of(self, labels: Labels) -> Buckets:
+        """The series of `labels`, made at first use; bounded as counters are."""
+        found = self.series.get(labels)
+        if found is None:
+            if len(self.series) >= MAX_SERIES:
+                labels = (OTHER,) * len(labels)
+            found = self.series.setdefault(labels, Buckets(self.metric.buckets))
+        return found
+
+    def family(self) -> Family:
+        """The series as the exposition library wants them."""
+        family = HistogramMetricFamily(self.metric.name, self.metric.help, labels=self.metric.labels)
+        for labels, buckets in self.series.items():
+            family.add_metric(labels, buckets.cumulative(), buckets.total)
+        return family
+
+
+class RouterMetrics(Collector):
+    """What the router counts, and its rendering. One per router; for one thread.
+
+    `models` are the served names: any other name a client sends is counted as `other`.
+    """
+
+    def __init__(self, models: Iterable[str], clock: Clock, version: str) -> None:
+        self._clock = clock
+        self._models = frozenset(models)
+        self._snapshot: Callable[[], Snapshot] | None = None
+        self._counters = {m.name: Counters(m) for m in METRICS if m.kind != "histogram"}
+        self._histograms = {m.name: Histogram(m) for m in METRICS if m.kind == "histogram"}
+        self._counters["pdctl_build_info"].add((version, platform.python_version()))
+        self._inflight = 0
+        # Bound once: these run for every streamed chunk.
+        self.itl: Callable[[float], None] = self._histograms["pdctl_itl_s"].of(()).observe
+        """Count one gap between two chunks of a stream, in seconds."""
+        self.ttft: Callable[[float], None] = self._histograms["pdctl_ttft_s"].of(()).observe
+        """Count one time to first token, in seconds."""
+        self.loop_lag: Callable[[float], None] = self._histograms["pdctl_loop_lag_s"].of(()).observe
+        """Count how late a timer of the event loop came, in seconds."""
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def serve_models(self, models: Iterable[str]) -> None:
+        """The served names from now on (a reload)."""
+        self._models = frozenset(models)
+
+    def watch(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Take the endpoints' gauges from `snapshot()` at each rendering."""
+        self._snapshot = snapshot
+
+    def request_done(self, outcome: Outcome, path: str, model: str) -> None:
+        """Count a request that ended: its result, its duration and its tokens.
+
+        `path` is a PathKind, or anything else, counted as `other`. TTFT and stages are not read from
+        the outcome: they are counted when they happen.
+        """
+        shown = str(path) if path in _PATHS else OTHER
+        known = model if model in self._models else OTHER
+        labels = (shown, known, str(outcome.end), str(outcome.http_status), outcome.reason)
+        self._counters["pdctl_requests_total"].add(labels)
+        if outcome.e2e_s is not None:
+            self._histograms["pdctl_request_s"].of((shown,)).observe(outcome.e2e_s)
+        for name, tokens in (
+            ("pdctl_prompt_tokens_total", outcome.prompt_tokens),
+            ("pdctl_cached_tokens_total", outcome.cached_tokens),
+            ("pdctl_output_tokens_total", outcome.output_tokens),
+        ):
+            if tokens:
+                self._counters[name].add((known,), tokens)
+
+    def leg_done(self, leg: str, endpoint: str, result: str) -> None:
+        """Count an engine call that ended; `result` is `ok` or a reason slug."""
+        self._counters["pdctl_legs_total"].add((str(leg), endpoint, result))
+
+    def stripped(self, field: str) -> None:
+        """Count a guarded field that was taken out of a request."""
+        self._counters["pdctl_stripped_fields_total"].add((field,))
+
+    def stage(self, name: str, seconds: float) -> None:
+        """Count one stage of a request (`queue`, `prefill`, ...)."""
+        self._histograms["pdctl_stage_s"].of((name,)).observe(seconds)
+
+    def policy_error(self, name: str) -> None:
+        """Count a policy that failed and was bypassed."""
+        self._counters["pdctl_policy_errors_total"].add((name,))
+
+    def inflight(self, requests: int) -> None:
+        """Set how many requests are accepted and not ended."""
+        self._inflight = requests
+
+    def endpoint_changed(self, endpoint: str, to: str, why: str) -> None:
+        """Count a join (`to` = ready) or a leave (`to` = out) and its cause, a slug."""
+        self._counters["pdctl_endpoint_changes_total"].add((endpoint, to, why))
+
+    def incarnation(self, endpoint: str) -> None:
+        """Count a new process behind an endpoint."""
+        self._counters["pdctl_endpoint_incarnations_total"].add((endpoint,))
+
+    def probe_error(self, endpoint: str, call: str, why: str) -> None:
+        """Count a probe, discovery call or load read that failed; `why` is a slug."""
+        self._counters["pdctl_probe_errors_total"].add((endpoint, call, why))
+
+    def reload(self, result: str) -> None:
+        """Count a reload of the plan: `ok` or `refused`."""
+        self._counters["pdctl_reloads_total"].add((result,))
+
+    def render(self) -> bytes:
+        """Everything in the Prometheus text format, process metrics included."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Family]:
+        """One family per row of METRICS."""
+        self._counters["pdctl_inflight_requests"].values[()] = float(self._inflight)
+        self._read_endpoints()
+        for metric in METRICS:
+            store = self._counters if metric.kind != "histogram" else self._histograms
+            yield store[metric.name].family()
+
+    def _read_endpoints(self) -> None:
+        # Written anew each time, so that an endpoint that was removed takes its gauges along.
+        for name in _GAUGES:
+            self._counters[name].values.clear()
+        now_s = self._clock.now_s()
+        for endpoint in self._snapshot().endpoints if self._snapshot else ():
+            for name, labels, value in _gauges(endpoint, now_s):
+                if value is not None:
+                    self._counters[name].values[labels] = float(value)
+
+
+_PATHS = frozenset(PathKind)
+_GAUGES = tuple(m.name for m in METRICS if m.kind == "gauge" and "endpoint" in m.labels)
+
+
+def _gauges(endpoint: Endpoint, now_s: float) -> Iterator[tuple[str, Labels, float | None]]:
+    own, load, given = (endpoint.id,), endpoint.load, endpoint.inflight
+    yield "pdctl_endpoint_ready", (endpoint.id, endpoint.pool, str(endpoint.role)), endpoint.ready
+    yield "pdctl_endpoint_inflight_requests", own, given.requests
+    yield "pdctl_endpoint_inflight_prefill_tokens", own, given.prefill_tokens
+    yield "pdctl_endpoint_inflight_kv_tokens", own, given.kv_tokens
+    if load is not None:
+        yield "pdctl_endpoint_running_requests", own, load.running
+        yield "pdctl_endpoint_waiting_requests", own, load.waiting
+        yield "pdctl_endpoint_kv_used_tokens", own, load.kv_used_tokens
+        yield "pdctl_endpoint_kv_total_tokens", own, load.kv_total_tokens
+        yield "pdctl_endpoint_load_age_s", own, max(0.0, now_s - load.at_s)
