@@ -2,8 +2,11 @@
 
     PdctlError
     ├── TopologyError        exit 2   schema, unknown plug-in or profile, placement, lint
+    │   ├── PluginError      a reference to a plug-in leads nowhere, or what it names does not load
+    │   └── ParamError       a scheduling profile, or a policy's parameters, are not what they must be
     ├── LaunchError          exit 3   ready timeout, retries spent, port taken, controller unreachable
     ├── PolicyError          never leaves the scheduler: it fails open and is counted
+    ├── AccountingError      the router told the scheduler of work that it never began, or ended twice
     └── RequestError         HTTP
         ├── BadRequest       400  malformed, or something the engine cannot do
         ├── Unauthorized     401  missing or wrong client key
@@ -76,6 +79,26 @@ class TopologyError(PdctlError):
         self.problems = tuple(problems)
 
 
+class PluginError(TopologyError):
+    """A plug-in reference names nothing that exists, or something that does not load."""
+
+    default_reason = "bad-plugin"
+
+
+class ParamError(TopologyError):
+    """A scheduling profile or a policy's parameters are refused; all findings at once.
+
+    `paths[i]` says where `problems[i]` lies, from the top of what was given down to the field
+    (`("prefill", "scorers", 0, "weight")`), so that a loader can add the file and line.
+    """
+
+    default_reason = "bad-params"
+
+    def __init__(self, findings: Sequence[tuple[tuple[str | int, ...], Problem]]) -> None:
+        super().__init__([problem for _, problem in findings])
+        self.paths = tuple(path for path, _ in findings)
+
+
 class LaunchError(PdctlError):
     """Something pdctl started, or has to reach, did not come up or did not obey."""
 
@@ -87,6 +110,12 @@ class PolicyError(PdctlError):
     """A policy raised, stalled or returned nonsense; the scheduler falls back and counts it."""
 
     default_reason = "policy-failed"
+
+
+class AccountingError(PdctlError):
+    """Work was ended that is not in flight, or begun twice: a fault of the caller, never of a client."""
+
+    default_reason = "bad-accounting"
 
 
 class RequestError(PdctlError):

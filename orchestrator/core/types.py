@@ -61,6 +61,8 @@ class RequestView:
     block_hashes: tuple[int, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     deadline_s: float | None = None
+    avoid: tuple[str, ...] = ()
+    """Endpoints a failed attempt of this request was on: used only where there is no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +119,38 @@ class Endpoint:
     inflight: Inflight = Inflight()
     labels: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    inflight_at_load: Inflight = Inflight()
+    """What was in flight when `load` was read: what came and went since is the difference to `inflight`."""
+
+    def requests(self) -> int:
+        """Requests there now: those last reported, corrected by what the router gave and saw end since.
+
+        Never less than the router's own, which is all there is while nothing is reported. A report
+        alone lags behind a burst; the router alone does not see what other clients sent.
+        """
+        if self.load is None:
+            return self.inflight.requests
+        since = self.inflight.requests - self.inflight_at_load.requests
+        return max(self.inflight.requests, self.load.running + self.load.waiting + since)
+
+    def kv_used_tokens(self) -> int:
+        """KV slots taken now, by the same rule as `requests`."""
+        if self.load is None or self.load.kv_used_tokens is None:
+            return self.inflight.kv_tokens
+        since = self.inflight.kv_tokens - self.inflight_at_load.kv_tokens
+        return max(self.inflight.kv_tokens, self.load.kv_used_tokens + since)
+
+    def kv_total_tokens(self) -> int | None:
+        """KV slots there are, as reported or as discovered at join; None if neither tells."""
+        if self.load is not None and self.load.kv_total_tokens is not None:
+            return self.load.kv_total_tokens
+        total = self.facts.get("kv_total_tokens")
+        return total if isinstance(total, int) else None
 
     def kv_free_tokens(self) -> int | None:
-        """KV slots free after what was reported and what is in flight; None if capacity is unknown.
-
-        The larger of reported use and own in-flight counts: adding them would count a running
-        request twice, and the report lags behind a burst.
-        """
-        if self.load is None or self.load.kv_total_tokens is None:
-            return None
-        used = max(self.load.kv_used_tokens or 0, self.inflight.kv_tokens)
-        return self.load.kv_total_tokens - used
+        """KV slots left beside `kv_used_tokens`; None if capacity is unknown, negative if overcommitted."""
+        total = self.kv_total_tokens()
+        return None if total is None else total - self.kv_used_tokens()
 
 
 @dataclass(frozen=True, slots=True)
