@@ -1,0 +1,296 @@
+"""One HTTP/1.1 connection to an engine, driven by callbacks: no task per call, none per chunk."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Protocol, cast
+
+import httptools
+
+from orchestrator.errors import PdctlError
+
+MAX_HEAD_BYTES = 256 * 1024
+"""An answer whose head is longer is not an engine's."""
+
+PEEK_AFTER_S = 0.5
+"""A connection idle for longer is asked whether its peer has closed it before it is reused."""
+
+
+class Progress(IntEnum):
+    """How far a call had come when it failed; only `NOTHING_SENT` may be repeated without thought."""
+
+    NOTHING_SENT = 0
+    WRITTEN = 1
+    HEAD_SEEN = 2
+
+
+class WireError(PdctlError):
+    """A call to an engine failed below HTTP; `progress` tells how far it had come."""
+
+    default_reason = "wire-failed"
+
+    def __init__(self, message: str, *, progress: Progress = Progress.NOTHING_SENT) -> None:
+        super().__init__(message)
+        self.progress = progress
+
+
+class ConnectError(WireError):
+    """No connection could be made."""
+
+    default_reason = "connect-failed"
+
+
+class Dropped(WireError):
+    """The engine closed the connection before its answer was whole."""
+
+    default_reason = "connection-dropped"
+
+
+class BadAnswer(WireError):
+    """What the engine sent is not HTTP/1.1."""
+
+    default_reason = "bad-answer"
+
+
+class Sink(Protocol):
+    """Receives one answer: a head, any number of body pieces, then exactly one of end and failure."""
+
+    def on_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Status and headers (lower-case names); interim 1xx answers are never shown."""
+        ...
+
+    def on_body(self, data: bytes) -> None:
+        """All body bytes that came with one read."""
+        ...
+
+    def on_end(self) -> None:
+        """The answer is whole."""
+        ...
+
+    def on_failure(self, error: Exception) -> None:
+        """The answer will never be whole; `error` is a WireError."""
+        ...
+
+
+class Home(Protocol):
+    """The pool as its connections see it."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def opened(self, connection: Connection) -> None:
+        """A connection was made."""
+        ...
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        ...
+
+    def release(self, connection: Connection) -> None:
+        """A connection's call is over and it may be used again."""
+        ...
+
+
+def request_head(
+    method: str, path: str, authority: str, headers: Iterable[tuple[str, str]], length: int
+) -> bytes:
+    """The head of a request with a body of `length` bytes; header values must hold no line ends."""
+    lines = [f"{method} {path} HTTP/1.1\r\nhost: {authority}\r\n"]
+    lines += [f"{name}: {value}\r\n" for name, value in headers]
+    lines.append(f"content-length: {length}\r\n\r\n")
+    return "".join(lines).encode("latin-1")
+
+
+class Connection(asyncio.Protocol):
+    """One connection to an engine, good for one call at a time; it returns to its pool by itself."""
+
+    __slots__ = (
+        "_complete", "_framed", "_fresh_head", "_head_bytes", "_headers", "_idle_since_s", "_keep", "_loop",
+        "_parser", "_parts", "_paused", "_pool", "_sink", "_status", "_transport", "expires_s", "idle_s",
+        "key", "reused",
+    )  # fmt: skip
+
+    def __init__(self, pool: Home, key: tuple[str, int], idle_s: float) -> None:
+        self._pool = pool
+        self._loop = pool.loop
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._sink: Sink | None = None
+        self._paused = False
+        self._idle_since_s = 0.0
+        self.key = key
+        self.idle_s = idle_s
+        self.expires_s = 0.0
+        self.reused = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        self._fresh_head = False
+        self._framed = False
+        self._complete = False
+        self._keep = False
+        self._parts: list[bytes] = []
+
+    # -- the caller's side
+
+    def send(self, head: bytes, body: Sequence[bytes], sink: Sink) -> None:
+        """Send one request; `sink` is told of the answer, never from within this call."""
+        transport = self._transport
+        self._sink = sink
+        if transport is None or transport.is_closing():
+            error = Dropped("the connection was closed before anything was sent")
+            self._loop.call_soon(self._fail, error)
+            return
+        transport.writelines((head, *body))
+
+    def pause(self) -> None:
+        """Stop reading, so that the engine feels a slow client."""
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close at once; the sink hears nothing more."""
+        self._sink = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close at once; a call under way fails."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def stale(self, now_s: float) -> bool:
+        """Whether an idle connection must not be reused: expired, closed, or closed by its peer just now."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or now_s >= self.expires_s:
+            return True
+        if now_s - self._idle_since_s < PEEK_AFTER_S:
+            return False
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    # -- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._pool.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The engine has closed, or the network has failed."""
+        self._transport = None
+        self._pool.lost(self)
+        if self._sink is None:
+            return
+        if self._status and not self._framed and exc is None:
+            self._finish()
+            return
+        why = f": {exc}" if exc is not None else ""
+        where = "within its answer" if self._status else "without an answer"
+        self._fail(Dropped(f"the engine closed the connection {where}{why}", progress=self._progress()))
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came and pass it on, outside of the parser, in order."""
+        if self._sink is None:
+            # Nobody asked: what an idle connection says cannot be trusted to be an answer.
+            self.abort()
+            return
+        broken: Exception | None = None
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._keep = False
+            if not self._complete:
+                broken = error
+        if not self._status:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                broken = ValueError(f"the head is over {MAX_HEAD_BYTES} bytes")
+        if self._fresh_head:
+            self._fresh_head = False
+            self._sink.on_head(self._status, self._headers)
+        if self._parts:
+            parts, self._parts = self._parts, []
+            if self._sink is not None:
+                self._sink.on_body(parts[0] if len(parts) == 1 else b"".join(parts))
+        if broken is not None:
+            message = f"the engine's answer is not valid HTTP/1.1: {broken}"
+            self._fail(BadAnswer(message, progress=self._progress()))
+            self.abort()
+        elif self._complete:
+            self._finish()
+
+    def _finish(self) -> None:
+        sink, self._sink = self._sink, None
+        transport = self._transport
+        if transport is not None:
+            # An early answer to a request not yet fully sent leaves the connection in no known state.
+            if self._keep and not transport.get_write_buffer_size():
+                self.resume()
+                self._clear()
+                self._idle_since_s = self._loop.time()
+                self.expires_s = self._idle_since_s + self.idle_s
+                self._pool.release(self)
+            else:
+                transport.close()
+        if sink is not None:
+            sink.on_end()
+
+    def _fail(self, error: WireError) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.on_failure(error)
+
+    def _progress(self) -> Progress:
+        return Progress.HEAD_SEEN if self._status else Progress.WRITTEN
+
+    # -- what the parser calls
+
+    def on_message_begin(self) -> None:
+        """A message starts; one after the answer means that the connection is out of step."""
+        if self._complete:
+            self._keep = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header of the answer; trailers carry nothing for us."""
+        if self._status:
+            return
+        name = name.lower()
+        if name in (b"content-length", b"transfer-encoding"):
+            self._framed = True
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The head is whole; interim answers are forgotten."""
+        if self._complete:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._headers = []
+            self._framed = False
+            return
+        self._status = status
+        self._keep = self._parser.should_keep_alive()
+        self._fresh_head = True
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body; several of one read are passed on as one."""
+        if not self._complete:
+            self._parts.append(data)
+
+    def on_message_complete(self) -> None:
+        """The answer is whole, unless it was an interim one."""
+        self._complete = self._status != 0
