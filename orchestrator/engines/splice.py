@@ -1,0 +1,250 @@
+"""A request body that is parsed once to be read, and edited only by splicing fields into its own bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from orchestrator.errors import BadRequest
+
+_DEPTH = 12
+"""Levels of nesting the one-pass pattern knows; deeper values are walked token by token."""
+
+_LARGE_BYTES = 64 * 1024
+"""From this size on values are walked with memchr first, so that a long string (a data URL) is skipped at
+memory speed."""
+
+_BYTES_PER_MARK = 512
+"""A value with more brackets and strings than one in so many bytes is cheaper by the pattern."""
+
+# A string, in the speed of the engine's single-literal loop. It reads on over a quote with exactly one
+# backslash before it, ends at one with none or two, and refuses to match at three or more, where only
+# counting tells; `_SLOW_STRING` counts.
+_STRING = r'"[^"]*+(?:"(?<=(?<!\\)\\")[^"]*+)*+"(?<!\\\\\\")'
+_FAST_STRING = re.compile(_STRING.encode())
+_SLOW_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+def _nested() -> str:
+    pattern = rf'[\[{{](?:[^"\[\]{{}}]++|{_STRING})*+[\]}}]'
+    for _ in range(_DEPTH):
+        pattern = rf'[\[{{](?:[^"\[\]{{}}]++|{_STRING}|{pattern})*+[\]}}]'
+    return pattern
+
+
+# All of these run only over text that orjson accepted, so they find ends and need not judge.
+_SPACE = rb"[ \t\n\r]*+"
+_KEY = re.compile(_SPACE + rb"(" + _SLOW_STRING.pattern + rb")" + _SPACE + rb":" + _SPACE, re.DOTALL)
+_SCALAR = re.compile(rb"[-+.\w]++")
+_TAIL = re.compile(_SPACE + rb"[,}]")
+_MARK = re.compile(rb'["\[\]{}]')
+_NESTED = re.compile(_nested().encode())
+_ITEM = re.compile(
+    _SPACE + f"({_STRING})".encode() + _SPACE + rb":" + _SPACE
+    + rf"({_STRING}|[-+.\w]++|{_nested()})".encode() + _SPACE + rb"[,}]"
+)  # fmt: skip
+
+
+class _Span(NamedTuple):
+    """Where one top-level field lies: all of it (between its commas), its key, and its value."""
+
+    start: int
+    key: int
+    key_end: int
+    value: int
+    value_end: int
+    end: int
+
+
+class JsonBody:
+    """A JSON object as a client sent it: read through `fields`, changed by `edit`.
+
+    Raises BadRequest for text that is not JSON, is not an object, or names a top-level field twice: which
+    of two equal names counts differs between parsers, so one could be checked here and another obeyed by
+    the engine. Costs one orjson parse and one scan of the top level, linear in C: about 4 us for 1 KB,
+    20 us for a 32 KB chat, and memchr speed within values over 64 KB.
+    """
+
+    __slots__ = ("_items", "_names", "fields", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        try:
+            fields = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            raise BadRequest(f"the body is not valid JSON: {error}", reason="bad-json") from None
+        if not isinstance(fields, dict):
+            raise BadRequest("the body must be a JSON object", reason="bad-json")
+        self.raw = raw
+        self.fields: dict[str, Any] = fields
+        self._names: dict[str, _Span] | None = None
+        self._items = _scan(raw)
+        if len(self._items) != len(fields):
+            name = _repeated(self._name(_span(item)) for item in self._items)
+            raise BadRequest(f"the field {name!r} is given twice", reason="duplicate-field", param=name)
+
+    def has(self, name: str) -> bool:
+        """Whether the top-level field `name` was sent, even as null."""
+        return name in self.fields
+
+    def text(self, name: str) -> bytes:
+        """The field's value as the client wrote it. Raises KeyError when it was not sent."""
+        span = self._by_name()[name]
+        return self.raw[span.value : span.value_end]
+
+    def edit(self, set: Mapping[str, bytes], drop: Collection[str] = ()) -> tuple[bytes, ...]:
+        """The body with fields set to the given JSON texts and others dropped, as pieces to write.
+
+        Fields that were not sent are put in front, in the order given; those that were sent keep their
+        place. Every other byte is the client's own. A name in both is set; dropping a name that was not
+        sent does nothing.
+        """
+        fields, raw = self.fields, self.raw
+        added = [b"%b:%b" % (orjson.dumps(name), text) for name, text in set.items() if name not in fields]
+        replaced = {name for name in set if name in fields}
+        dropped = {name for name in drop if name in fields and name not in set}
+        if not replaced and not dropped:
+            if not added:
+                return (raw,)
+            front = raw.index(b"{") + 1
+            head = raw[:front] + b",".join(added)
+            return (head + b"," if fields else head, raw[front:])
+        return self._rebuild(added, set, dropped)
+
+    def _rebuild(
+        self, added: list[bytes], set: Mapping[str, bytes], dropped: Collection[str]
+    ) -> tuple[bytes, ...]:
+        raw = self.raw
+        pieces = [raw[: raw.index(b"{") + 1], b",".join(added)]
+        comma = bool(added)
+        run: int | None = None  # where the client's bytes not written yet begin
+        for name, span in self._by_name().items():
+            if name in dropped:
+                if run is not None:
+                    pieces.append(raw[run : span.start - 1])
+                    run = None
+                continue
+            if run is None:
+                if comma:
+                    pieces.append(b",")
+                run = span.start
+            comma = True
+            if name in set:
+                pieces += (raw[run : span.value], set[name])
+                run = span.value_end
+        pieces.append(raw[_span(self._items[-1]).end if run is None else run :])
+        return tuple(piece for piece in pieces if piece)
+
+    def _by_name(self) -> dict[str, _Span]:
+        if self._names is None:
+            spans = map(_span, self._items)
+            self._names = {self._name(span): span for span in spans}
+        return self._names
+
+    def _name(self, span: _Span) -> str:
+        name: str = orjson.loads(self.raw[span.key : span.key_end])
+        return name
+
+
+def quote(value: object) -> bytes:
+    """`value` as compact JSON, for `JsonBody.edit`."""
+    return orjson.dumps(value)
+
+
+def _scan(raw: bytes) -> list[_Span | re.Match[bytes]]:
+    """The top-level fields of a valid JSON object in their order; `_span` says where each lies."""
+    at = raw.index(b"{") + 1
+    items: list[_Span | re.Match[bytes]] = []
+    if len(raw) < _LARGE_BYTES:
+        while found := _ITEM.match(raw, at):
+            at = found.end()
+            items.append(found)
+    while not items or raw[at - 1] != 0x7D:
+        item = _item(raw, at)
+        if item is None:
+            break
+        items.append(item)
+        at = item.end + 1
+    return items
+
+
+def _span(item: _Span | re.Match[bytes]) -> _Span:
+    if isinstance(item, _Span):
+        return item
+    return _Span(item.start(), *item.span(1), *item.span(2), item.end() - 1)
+
+
+def _item(raw: bytes, at: int) -> _Span | None:
+    """The field that begins at `at`, whatever its size and depth; None in an empty object."""
+    key = _KEY.match(raw, at)
+    if key is None:
+        return None
+    end = _end_of_value(raw, key.end())
+    tail = _TAIL.match(raw, end)
+    assert tail is not None
+    return _Span(at, *key.span(1), key.end(), end, tail.end() - 1)
+
+
+def _end_of_value(raw: bytes, at: int) -> int:
+    first = raw[at]
+    if first == 0x22:
+        return _end_of_string(raw, at)
+    if first not in b"[{":
+        scalar = _SCALAR.match(raw, at)
+        assert scalar is not None
+        return scalar.end()
+    end = _walk(raw, at, 16 + (len(raw) - at) // _BYTES_PER_MARK)
+    if end is None:
+        found = _NESTED.match(raw, at)
+        end = found.end() if found else _walk(raw, at, len(raw))
+    assert end is not None
+    return end
+
+
+def _walk(raw: bytes, at: int, marks: int) -> int | None:
+    """Where the array or object at `at` ends; None if that is more than `marks` brackets and strings away."""
+    depth = 0
+    for _ in range(marks):
+        mark = _MARK.search(raw, at)
+        assert mark is not None
+        at = mark.end()
+        byte = raw[at - 1]
+        if byte == 0x22:
+            at = _end_of_string(raw, at - 1)
+        elif byte in b"[{":
+            depth += 1
+            if byte == 0x5B and raw[at] in b"-0123456789":
+                at = _end_of_numbers(raw, at)
+        else:
+            depth -= 1
+            if not depth:
+                return at
+    return None
+
+
+def _end_of_numbers(raw: bytes, at: int) -> int:
+    """Where the array whose first number is at `at` has its bracket, if it is all numbers; else `at`."""
+    close = raw.index(b"]", at)
+    if any(raw.find(mark, at, close) >= 0 for mark in (b'"', b"[", b"{")):
+        return at
+    return close
+
+
+def _end_of_string(raw: bytes, at: int) -> int:
+    close = raw.index(b'"', at + 1)
+    if raw[close - 1] != 0x5C:
+        return close + 1
+    string = _FAST_STRING.match(raw, at) or _SLOW_STRING.match(raw, at)
+    assert string is not None
+    return string.end()
+
+
+def _repeated(names: Iterable[str]) -> str:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise AssertionError("no name is repeated")
