@@ -6,6 +6,7 @@
     │   └── ParamError       a scheduling profile, or a policy's parameters, are not what they must be
     ├── LaunchError          exit 3   ready timeout, retries spent, port taken, controller unreachable
     ├── PolicyError          never leaves the scheduler: it fails open and is counted
+    ├── IllegalTransition    an event that an instance's lifecycle has no place for in its state
     ├── AccountingError      the router told the scheduler of work that it never began, or ended twice
     └── RequestError         HTTP
         ├── BadRequest       400  malformed, or something the engine cannot do
@@ -107,9 +108,22 @@ class LaunchError(PdctlError):
 
 
 class PolicyError(PdctlError):
-    """A policy raised, stalled or returned nonsense; the scheduler falls back and counts it."""
+    """A policy raised, stalled or returned nonsense; the scheduler falls back and counts it.
+
+    `policy` is its name in the scheduling profile.
+    """
 
     default_reason = "policy-failed"
+
+    def __init__(self, message: str, *, policy: str = "", reason: str | None = None) -> None:
+        super().__init__(message, reason=reason)
+        self.policy = policy
+
+
+class IllegalTransition(PdctlError):
+    """An event came in a state that has no transition for it: a fault of the supervisor, never of an engine."""
+
+    default_reason = "illegal-transition"
 
 
 class AccountingError(PdctlError):

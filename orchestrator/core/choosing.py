@@ -1,0 +1,168 @@
+"""How one role's endpoint is chosen: filters, then weighted scorers, then a picker, none of them trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Generic, TypeVar
+
+from orchestrator.core.contracts import Context, Filter, Picker, Scorer
+from orchestrator.core.types import Choice, Endpoint, RequestView, Scored
+from orchestrator.errors import PolicyError
+
+T = TypeVar("T")
+PolicyT = TypeVar("PolicyT")
+
+OnPolicyError = Callable[[str, PolicyError], None]
+"""Told the policy's name and what it did wrong, each time a decision goes on without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[PolicyT]):
+    """A policy and the name it goes by in explanations, metrics and errors."""
+
+    name: str
+    policy: PolicyT
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoleProfile:
+    """The policies that choose one role's endpoint. Only a scorer's step has a weight that counts."""
+
+    picker: Step[Picker]
+    filters: tuple[Step[Filter], ...] = ()
+    scorers: tuple[Step[Scorer], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AllFiltered:
+    """No candidate was left: which filter took out each (endpoint id to filter name)."""
+
+    filtered: Mapping[str, str]
+
+
+def choose(
+    profile: RoleProfile,
+    request: RequestView,
+    candidates: Sequence[Endpoint],
+    context: Context,
+    on_error: OnPolicyError,
+) -> Choice | AllFiltered:
+    """One of `candidates` by `profile`, with why; AllFiltered if its filters leave none.
+
+    A policy that raises or returns nonsense fails open and is named in `Choice.fallbacks`: a filter is
+    passed over, as if it had kept all; a scorer or picker leaves the choice to `least_work` among those
+    the filters kept, since ranking by the remaining scorers could be ranking without a load term.
+    """
+    fallbacks: list[str] = []
+
+    def failed(error: PolicyError) -> None:
+        fallbacks.append(error.policy)
+        on_error(error.policy, error)
+
+    left = candidates
+    filtered: dict[str, str] = {}
+    for step in profile.filters:
+        try:
+            kept = _kept(step, request, left, context)
+        except PolicyError as error:
+            failed(error)
+            continue
+        if len(kept) < len(left):
+            filtered.update((e.id, step.name) for e in left if e.id not in kept)
+            left = [e for e in left if e.id in kept]
+        if not left:
+            return AllFiltered(filtered)
+    scored: tuple[Scored, ...] = ()
+    try:
+        scored = _scored(profile.scorers, request, left, context)
+        chosen = _picked(profile.picker, request, scored, context)
+    except PolicyError as error:
+        failed(error)
+        chosen = least_work(left, context.rng).id
+    runner_up = max((s for s in scored if s.endpoint != chosen), key=lambda s: s.total, default=None)
+    return Choice(
+        role=context.role,
+        chosen=chosen,
+        runner_up=runner_up.endpoint if runner_up else None,
+        scored=scored,
+        filtered=filtered,
+        fallbacks=tuple(fallbacks),
+    )
+
+
+def least_work(candidates: Sequence[Endpoint], rng: Random) -> Endpoint:
+    """The candidate with the least prompt work in flight, then the fewest requests; a tie is drawn.
+
+    What every decision falls back to: it needs no policy, no prefix and no report. Raises ValueError
+    for no candidates.
+    """
+    work = [(e.inflight.prefill_tokens, e.requests()) for e in candidates]
+    least = min(work)
+    return rng.choice([e for e, w in zip(candidates, work, strict=True) if w == least])
+
+
+def _kept(step: Step[Filter], request: RequestView, left: Sequence[Endpoint], context: Context) -> set[str]:
+    """The ids that a filter keeps of `left`. Raises PolicyError."""
+
+    def ask() -> set[str]:
+        kept = {e.id for e in step.policy.filter(request, left, context)}
+        strangers = kept - {e.id for e in left}
+        if strangers:
+            raise ValueError(f"kept {', '.join(sorted(strangers))}, which it was not given")
+        return kept
+
+    return _guarded(step.name, ask)
+
+
+def _scored(
+    steps: Sequence[Step[Scorer]], request: RequestView, left: Sequence[Endpoint], context: Context
+) -> tuple[Scored, ...]:
+    """The candidates with their totals; `parts` are weighted and add up to them. Raises PolicyError."""
+    totals = [0.0] * len(left)
+    parts: list[dict[str, float]] = [{} for _ in left]
+    for step in steps:
+        shares = _guarded(step.name, partial(_shares, step.policy, request, left, context))
+        for i, share in enumerate(shares):
+            parts[i][step.name] = part = step.weight * share
+            totals[i] += part
+    return tuple(Scored(e.id, t, p) for e, t, p in zip(left, totals, parts, strict=True))
+
+
+def _shares(
+    scorer: Scorer, request: RequestView, left: Sequence[Endpoint], context: Context
+) -> list[float]:
+    shares = [float(share) for share in scorer.score(request, left, context)]
+    if len(shares) != len(left):
+        raise ValueError(f"returned {len(shares)} scores for {len(left)} candidates")
+    for share, endpoint in zip(shares, left, strict=True):
+        if not 0.0 <= share <= 1.0:  # also false for NaN
+            what = "is not finite" if not math.isfinite(share) else "is not in 0..1"
+            raise ValueError(f"the score of {endpoint.id}, {share}, {what}")
+    return shares
+
+
+def _picked(
+    step: Step[Picker], request: RequestView, scored: Sequence[Scored], context: Context
+) -> str:
+    """The id that a picker takes of `scored`. Raises PolicyError."""
+
+    def ask() -> str:
+        picked = step.policy.pick(request, scored, context).endpoint
+        if all(s.endpoint != picked for s in scored):
+            raise ValueError(f"picked {picked}, which it was not given")
+        return picked
+
+    return _guarded(step.name, ask)
+
+
+def _guarded(name: str, ask: Callable[[], T]) -> T:
+    """What `ask` returns; whatever it raises becomes a PolicyError that names the policy."""
+    try:
+        return ask()
+    except Exception as error:  # a stranger's code: any fault of it must not cost a request
+        raise PolicyError(f"policy {name}: {type(error).__name__}: {error}", policy=name) from error

@@ -1,0 +1,184 @@
+"""The one choke point of work given to endpoints: what each holds that the router began and saw no end of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from orchestrator.core.types import Endpoint, Inflight, PathKind, RequestView, Route, Snapshot
+from orchestrator.errors import AccountingError
+
+EXPECTED_OUTPUT_TOKENS = 512
+"""Output tokens a request is taken to produce when its own limit is higher: lengths are not known in
+advance, most chat answers are shorter, and an engine's report takes over once one has grown longer."""
+
+
+def expected_kv_tokens(request: RequestView, output_tokens: int = EXPECTED_OUTPUT_TOKENS) -> int:
+    """KV slots that the endpoint which generates will hold for `request`: prompt and expected output.
+
+    The prompt is shared by the `n` answers; each grows by at most `output_tokens` or its own limit.
+    """
+    if request.path is PathKind.TOKENIZE:
+        return 0
+    if request.path is PathKind.EMBED:
+        return request.prompt_tokens
+    return request.prompt_tokens + request.n * min(request.max_tokens, output_tokens)
+
+
+@dataclass(slots=True)
+class Work:
+    """What one request holds, endpoint by endpoint, until it ends.
+
+    `computing` is the endpoint its prompt is computed on, None once that is done; `holding` the
+    prefill endpoint that keeps its KV until the decode side has it, None if there is none.
+    """
+
+    route: Route
+    started_s: float
+    prefill_tokens: int
+    prompt_tokens: int
+    kv_tokens: int
+    computing: str | None
+    holding: str | None
+
+
+class Ledger:
+    """In-flight work by endpoint. Every way a request may go through the router is counted here or nowhere.
+
+    A request goes `start`, perhaps `prefill_done`, perhaps `handed_over`, then `finish`, each O(1).
+    Whatever the order, the sums are zero once every request has finished (property-tested).
+    """
+
+    def __init__(self) -> None:
+        self._work: dict[str, Work] = {}
+        self._sums: dict[str, Inflight] = {}
+        self._endpoints: list[Endpoint] = []
+        self._place: dict[str, int] = {}
+        self._stale: set[str] = set()
+
+    def __len__(self) -> int:
+        """Requests in flight."""
+        return len(self._work)
+
+    def __contains__(self, request_id: str) -> bool:
+        """Whether the request was started and has not finished."""
+        return request_id in self._work
+
+    def start(self, request: RequestView, route: Route, now_s: float, cached_tokens: int = 0) -> Work:
+        """Count `request` against the endpoints of `route`.
+
+        A leg counts as one request where it runs. The prompt's uncached tokens are prefill work of the
+        prefill (or unified) endpoint; its KV is held there until handed over, and with the expected
+        output on the decode (or unified) one. Raises AccountingError if it is in flight already.
+        """
+        if request.id in self._work:
+            raise AccountingError(f"request {request.id} was started twice")
+        prompt = 0 if request.path is PathKind.TOKENIZE else request.prompt_tokens
+        computing = route.prefill or route.decode
+        work = Work(
+            route=route,
+            started_s=now_s,
+            prefill_tokens=max(0, prompt - cached_tokens),
+            prompt_tokens=prompt,
+            kv_tokens=expected_kv_tokens(request),
+            computing=computing,
+            holding=route.prefill,
+        )
+        self._work[request.id] = work
+        if route.encode:
+            self._add(route.encode, 1, 0, 0)
+        if route.prefill:
+            self._add(route.prefill, 1, work.prefill_tokens, prompt)
+            self._add(route.decode, 1, 0, work.kv_tokens)
+        else:
+            self._add(route.decode, 1, work.prefill_tokens, work.kv_tokens)
+        return work
+
+    def prefill_done(self, request_id: str) -> None:
+        """The prompt is computed: a prefill leg ends here, though its KV stays until handed over.
+
+        May be told more than once (the prefill side's answer and the first token both tell it).
+        Raises AccountingError if the request is not in flight.
+        """
+        work = self._get(request_id)
+        if work.computing is not None:
+            legs = -1 if work.route.prefill else 0
+            self._add(work.computing, legs, -work.prefill_tokens, 0)
+            work.computing = None
+
+    def handed_over(self, request_id: str) -> None:
+        """The decode side has the KV, so the prompt is computed and prefill holds nothing of it.
+
+        May be told more than once. Raises AccountingError if the request is not in flight.
+        """
+        self.prefill_done(request_id)
+        work = self._get(request_id)
+        if work.holding is not None:
+            self._add(work.holding, 0, 0, -work.prompt_tokens)
+            work.holding = None
+
+    def finish(self, request_id: str) -> Work:
+        """The request is over, however it ended: release all that is left of it, and say what it was.
+
+        Raises AccountingError if it was never started or has finished before.
+        """
+        self.handed_over(request_id)
+        work = self._work.pop(request_id)
+        self._add(work.route.decode, -1, 0, -work.kv_tokens)
+        if work.route.encode:
+            self._add(work.route.encode, -1, 0, 0)
+        return work
+
+    def inflight(self, endpoint_id: str) -> Inflight:
+        """What is in flight at one endpoint."""
+        return self._sums.get(endpoint_id, _NOTHING)
+
+    def observe(self, endpoints: Iterable[Endpoint]) -> None:
+        """Take the endpoints as they are now; work in flight at one that left is still counted.
+
+        Where a load was read anew, what is in flight at this moment is what that report has seen.
+        """
+        before = {e.id: e for e in self._endpoints}
+        self._endpoints = []
+        for endpoint in endpoints:
+            old, now = before.get(endpoint.id), self.inflight(endpoint.id)
+            same_report = old is not None and endpoint.load is not None and old.load == endpoint.load
+            seen = old.inflight_at_load if old is not None and same_report else now
+            self._endpoints.append(replace(endpoint, inflight=now, inflight_at_load=seen))
+        self._place = {e.id: i for i, e in enumerate(self._endpoints)}
+        self._stale.clear()
+
+    def snapshot(self, now_s: float) -> Snapshot:
+        """The endpoints last observed, each with what is in flight there at this moment.
+
+        Rebuilds only the endpoints whose work has changed since the last call.
+        """
+        for endpoint_id in self._stale:
+            place = self._place.get(endpoint_id)
+            if place is not None:
+                self._endpoints[place] = replace(
+                    self._endpoints[place], inflight=self.inflight(endpoint_id)
+                )
+        self._stale.clear()
+        return Snapshot(at_s=now_s, endpoints=tuple(self._endpoints))
+
+    def _get(self, request_id: str) -> Work:
+        work = self._work.get(request_id)
+        if work is None:
+            raise AccountingError(f"request {request_id} is not in flight: never started, or finished before")
+        return work
+
+    def _add(self, endpoint_id: str, requests: int, prefill_tokens: int, kv_tokens: int) -> None:
+        """The only place where a sum changes; one at zero is forgotten."""
+        old = self._sums.get(endpoint_id, _NOTHING)
+        new = Inflight(
+            old.requests + requests, old.prefill_tokens + prefill_tokens, old.kv_tokens + kv_tokens
+        )
+        if new == _NOTHING:
+            self._sums.pop(endpoint_id, None)
+        else:
+            self._sums[endpoint_id] = new
+        self._stale.add(endpoint_id)
+
+
+_NOTHING = Inflight()

@@ -1,0 +1,281 @@
+"""The pair of endpoints for a request, and the scheduler that decides it the moment the request arrives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from orchestrator.core.admission import Drain
+from orchestrator.core.choosing import AllFiltered, OnPolicyError, RoleProfile, choose
+from orchestrator.core.choosing import least_work as least_work
+from orchestrator.core.contracts import Assign, Context, Decision, Reject
+from orchestrator.core.inflight import Ledger
+from orchestrator.core.prefix import PrefixIndex
+from orchestrator.core.types import (
+    Choice,
+    Endpoint,
+    LegEvent,
+    LegKind,
+    Outcome,
+    PathKind,
+    RequestView,
+    Role,
+    Route,
+    Snapshot,
+)
+from orchestrator.errors import AccountingError, NoCapacity, Overloaded, PolicyError
+
+Serves = Callable[[PathKind, Endpoint], bool]
+"""Whether an endpoint answers this kind of request in its role; asked anew after each `observe` only."""
+
+_ONE_ENDPOINT = frozenset({PathKind.TOKENIZE, PathKind.EMBED})
+"""Kinds that are never handed off: any endpoint that serves them will do, whatever its role."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The endpoints that may be given a request: ready, of its model, serving its path.
+
+    `single` are those that answer it alone; `prefill` and `decode` answer it together.
+    """
+
+    prefill: tuple[Endpoint, ...] = ()
+    decode: tuple[Endpoint, ...] = ()
+    single: tuple[Endpoint, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is any route at all."""
+        return bool(self.single or (self.prefill and self.decode))
+
+    def without(self, avoid: Sequence[str]) -> Fleet:
+        """The fleet but for endpoints to avoid; where a route needs one of them all the same, it stays."""
+        roles = (self.prefill, self.decode, self.single)
+        others = [tuple(e for e in role if e.id not in avoid) for role in roles]
+        if Fleet(*others).usable:
+            return Fleet(*others)
+        return Fleet(*(left or role for left, role in zip(others, roles, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A route and why: one Choice per role that was decided."""
+
+    route: Route
+    why: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingProfile:
+    """The policies of each role; a pure decision over what it is given.
+
+    `headers` are the lower-case names of the request headers that its policies read: the router puts
+    them into every RequestView.
+    """
+
+    prefill: RoleProfile
+    decode: RoleProfile
+    unified: RoleProfile
+    headers: frozenset[str] = field(default_factory=frozenset)
+
+    def route(
+        self, request: RequestView, fleet: Fleet, context: Context, on_error: OnPolicyError
+    ) -> Routed | Mapping[Role, AllFiltered]:
+        """A pair where both sides exist, prefill first and decode knowing it; else one endpoint.
+
+        That a pair is preferred is a rule and no price: where unified endpoints stand beside pairs, they
+        take only what no pair can. If no role has an endpoint left, what each role's filters took out.
+        """
+        full: dict[Role, AllFiltered] = {}
+        if fleet.prefill and fleet.decode:
+            asking = replace(context, role=Role.PREFILL)
+            first = choose(self.prefill, request, fleet.prefill, asking, on_error)
+            if isinstance(first, Choice):
+                prefill = next(e for e in fleet.prefill if e.id == first.chosen)
+                asking = replace(context, role=Role.DECODE, prefill=prefill)
+                second = choose(self.decode, request, fleet.decode, asking, on_error)
+                if isinstance(second, Choice):
+                    return Routed(Route(decode=second.chosen, prefill=first.chosen), (first, second))
+                full[Role.DECODE] = second
+            else:
+                full[Role.PREFILL] = first
+        if fleet.single:
+            asking = replace(context, role=Role.UNIFIED)
+            alone = choose(self.unified, request, fleet.single, asking, on_error)
+            if isinstance(alone, Choice):
+                return Routed(Route(decode=alone.chosen), (alone,))
+            full[Role.UNIFIED] = alone
+        return full
+
+
+def _serves_all(kind: PathKind, endpoint: Endpoint) -> bool:
+    return True
+
+
+def _ignore(name: str, error: PolicyError) -> None:
+    """`Choice.fallbacks` names it all the same."""
+
+
+def _raise(error: AccountingError) -> None:
+    raise error
+
+
+class ImmediateScheduler:
+    """The Scheduler that binds each request to its endpoints at `submit`, or refuses it there and then.
+
+    Every decision reads the endpoints last observed and the work in flight at this moment. A retry is a
+    `finish` of the failed attempt and a new `submit`, with the endpoints to `avoid`. `profile` may be
+    replaced between two calls. Not thread-safe: one event loop owns it.
+
+    `rng` draws ties; `serves` says which endpoints answer which kinds of request; one block hash stands for
+    `block_tokens` tokens. `on_policy_error` is told of each fallback, `on_accounting_error` of each `finish`
+    of work that is not in flight, which raises unless told otherwise.
+    """
+
+    def __init__(
+        self,
+        profile: SchedulingProfile,
+        *,
+        rng: Random,
+        serves: Serves = _serves_all,
+        block_tokens: int = 128,
+        on_policy_error: OnPolicyError = _ignore,
+        on_accounting_error: Callable[[AccountingError], None] = _raise,
+    ) -> None:
+        self.profile = profile
+        self.ledger = Ledger()
+        self.prefix = PrefixIndex()
+        self._rng = rng
+        self._serves = serves
+        self._block_tokens = block_tokens
+        self._on_policy_error = on_policy_error
+        self._on_accounting_error = on_accounting_error
+        self._drain = Drain()
+        self._incarnations: dict[str, str] = {}
+        self._places: dict[tuple[str, PathKind], tuple[tuple[int, ...], ...]] = {}
+
+    def submit(self, request: RequestView, now_s: float) -> Sequence[Decision]:
+        """Assign the request, or refuse it: 503 if nothing is ready for it, 429 if all that is is full.
+
+        Raises AccountingError if it is in flight already.
+        """
+        if request.id in self.ledger:
+            raise AccountingError(f"request {request.id} was submitted while in flight")
+        snapshot = self.ledger.snapshot(now_s)
+        fleet = self._fleet(request, snapshot)
+        if not fleet.usable:
+            return (self._no_capacity(request, snapshot),)
+        context = Context(
+            snapshot=snapshot,
+            role=Role.UNIFIED,
+            now_s=now_s,
+            rng=self._rng,
+            prefix=self.prefix,
+            block_tokens=self._block_tokens,
+        )
+        routed = self.profile.route(request, fleet, context, self._on_policy_error)
+        if not isinstance(routed, Routed):
+            return (self._full(request, routed, now_s),)
+        self._account(request, routed.route, now_s)
+        return (Assign(request.id, routed.route, routed.why),)
+
+    def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
+        """Release what a leg is done with; an event after the request's end changes nothing."""
+        if event.request_id in self.ledger and event.what in ("first_token", "done"):
+            if event.leg in (LegKind.DECODE, LegKind.UNIFIED):
+                self.ledger.handed_over(event.request_id)
+            elif event.leg is LegKind.PREFILL and event.what == "done":
+                self.ledger.prefill_done(event.request_id)
+        return ()
+
+    def cancel(self, request_id: str, now_s: float) -> Sequence[Decision]:
+        """Nothing: every submitted request is decided; `finish` releases it."""
+        return ()
+
+    def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
+        """Release all that the request held: nothing if it was refused (its outcome has no route)."""
+        try:
+            work = self.ledger.finish(outcome.request_id)
+        except AccountingError as error:
+            if outcome.route is not None:
+                self._on_accounting_error(error)
+        else:
+            self._drain.finished(now_s - work.started_s)
+        return ()
+
+    def observe(self, snapshot: Snapshot, now_s: float) -> Sequence[Decision]:
+        """Take the endpoints as they are now; a new incarnation has an empty prefix cache."""
+        for endpoint in snapshot.endpoints:
+            if self._incarnations.get(endpoint.id, endpoint.incarnation) != endpoint.incarnation:
+                self.prefix.drop(endpoint.id)
+            total = endpoint.kv_total_tokens()
+            self.prefix.resize(endpoint.id, None if total is None else total // self._block_tokens)
+        incarnations = {e.id: e.incarnation for e in snapshot.endpoints}
+        for endpoint_id in self._incarnations.keys() - incarnations.keys():
+            self.prefix.drop(endpoint_id)
+        self._incarnations = incarnations
+        self._places.clear()
+        self.ledger.observe(snapshot.endpoints)
+        return ()
+
+    def due_s(self) -> float | None:
+        """Never: it acts on events only."""
+        return None
+
+    def tick(self, now_s: float) -> Sequence[Decision]:
+        """Nothing waits here."""
+        return ()
+
+    def _fleet(self, request: RequestView, snapshot: Snapshot) -> Fleet:
+        key = (request.model, request.path)
+        places = self._places.get(key)
+        if places is None:
+            places = self._find_places(request, snapshot)
+            if any(places):  # a client may invent any number of models that nobody serves
+                self._places[key] = places
+        fleet = Fleet(*(tuple(snapshot.endpoints[i] for i in role) for role in places))
+        return fleet.without(request.avoid) if request.avoid else fleet
+
+    def _find_places(self, request: RequestView, snapshot: Snapshot) -> tuple[tuple[int, ...], ...]:
+        """Where in the snapshot each role's candidates stand: the same until endpoints are next observed."""
+        serving = [
+            (i, e.role)
+            for i, e in enumerate(snapshot.endpoints)
+            if e.ready and e.model == request.model and self._serves(request.path, e)
+        ]
+        if request.path in _ONE_ENDPOINT:
+            return (), (), tuple(i for i, _ in serving)
+        roles = (Role.PREFILL, Role.DECODE, Role.UNIFIED)
+        return tuple(tuple(i for i, r in serving if r is role) for role in roles)
+
+    def _account(self, request: RequestView, route: Route, now_s: float) -> None:
+        if request.path is PathKind.TOKENIZE:
+            self.ledger.start(request, route, now_s)
+            return
+        where = route.prefill or route.decode
+        cached = self.prefix.cached_blocks(where, request.block_hashes) * self._block_tokens
+        self.ledger.start(request, route, now_s, cached_tokens=cached)
+        self.prefix.sent(where, request.block_hashes)
+
+    def _no_capacity(self, request: RequestView, snapshot: Snapshot) -> Reject:
+        mine = [e for e in snapshot.endpoints if e.model == request.model]
+        ready = Counter(e.role.value for e in mine if e.ready)
+        counts = [f"{role} {ready[role]} of {n}" for role, n in Counter(e.role.value for e in mine).items()]
+        known = f"ready: {', '.join(counts)}" if counts else "no endpoint has this model"
+        message = f"nothing is ready that could answer {request.path} for model {request.model!r} ({known})"
+        return Reject(request.id, NoCapacity.default_reason, message, NoCapacity.http_status)
+
+    def _full(self, request: RequestView, full: Mapping[Role, AllFiltered], now_s: float) -> Reject:
+        counts = [
+            f"{role}: {', '.join(f'{n} by {name}' for name, n in Counter(found.filtered.values()).items())}"
+            for role, found in full.items()
+        ]
+        return Reject(
+            request.id,
+            Overloaded.default_reason,
+            f"every endpoint is full (filtered {'; '.join(counts)})",
+            Overloaded.http_status,
+            self._drain.retry_after_s(now_s, len(self.ledger)),
+        )
