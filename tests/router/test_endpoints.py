@@ -1,0 +1,293 @@
+"""The registry: joining on facts, gates, incarnations, reloads, and the snapshot made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.clock import FakeClock
+from orchestrator.core.types import Inflight, Load, Role
+from orchestrator.engines.base import HttpCall, Probes
+from orchestrator.errors import TopologyError
+from orchestrator.router.endpoints import Registry, refused
+from orchestrator.router.health import Answer
+from orchestrator.topology.plan import InstancePlan, Plan
+
+MakePlan = Callable[..., Plan]
+
+
+class Counts:
+    """Remembers what the registry reported."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, str, str]] = []
+        self.incarnations: list[str] = []
+
+    def endpoint_changed(self, endpoint: str, to: str, why: str) -> None:
+        self.changes.append((endpoint, to, why))
+
+    def incarnation(self, endpoint: str) -> None:
+        self.incarnations.append(endpoint)
+
+
+def instance(name: str, role: Role = Role.PREFILL, **changes: object) -> InstancePlan:
+    probe = HttpCall("GET", "/ready")
+    made = InstancePlan(
+        name=name,
+        pool=str(role),
+        role=role,
+        engine="./stub.py:Stub",
+        model="m",
+        node="local",
+        url="http://127.0.0.1:1",
+        argv=(),
+        env={},
+        ports={"http": 1},
+        probes=Probes(ready=(probe,), live=probe),
+        facts={"bootstrap_port": 8998, "block_size": 1},
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+class World:
+    """A registry over two instances, with all that it tells."""
+
+    def __init__(self, make_plan: MakePlan, *instances: InstancePlan) -> None:
+        self.make_plan = make_plan
+        self.clock = FakeClock()
+        self.counts = Counts()
+        self.inflight: dict[str, Inflight] = {}
+        plan = make_plan(*(instances or (instance("p0"), instance("d0", Role.DECODE))))
+        self.registry = Registry(
+            plan, self.clock, self.counts, inflight=lambda e: self.inflight.get(e, Inflight())
+        )
+        self.void: list[str] = []
+        self.suspects: list[str] = []
+        self.changed = 0
+        self.registry.on_incarnation(self.void.append)
+        self.registry.on_suspect(self.suspects.append)
+        self.registry.on_change(self._count)
+
+    def _count(self) -> None:
+        self.changed += 1
+
+    def join(self, name: str, **facts: object) -> None:
+        """Good answers until discovery is due, and what it tells."""
+        while not self.registry.answered(name, Answer.OK, ""):
+            self.clock.advance(0.2)
+        self.registry.join(name, facts)
+
+    def ready(self) -> set[str]:
+        return {e.id for e in self.registry.snapshot(self.clock.now_s()).endpoints if e.ready}
+
+
+@pytest.fixture
+def world(make_plan: MakePlan) -> World:
+    return World(make_plan)
+
+
+def test_nothing_is_ready_before_its_own_probe(world: World) -> None:
+    assert world.ready() == set()
+    assert world.registry.models() == ("m",)
+
+
+def test_an_endpoint_joins_when_discovery_is_done_with_its_facts(world: World) -> None:
+    world.join("p0", block_size=64, max_model_len=4096, incarnation="a")
+    assert world.ready() == {"p0"}
+    endpoint = world.registry.get("p0")
+    assert endpoint is not None
+    assert endpoint.block_size == 64, "what the engine tells overrules the plan"
+    assert endpoint.max_model_len == 4096
+    assert endpoint.incarnation == "a"
+    assert endpoint.facts["bootstrap_port"] == 8998
+    assert world.counts.changes == [("p0", "ready", "probe")]
+    with pytest.raises(TypeError):
+        endpoint.facts["block_size"] = 1  # type: ignore[index]
+
+
+def test_good_probes_alone_do_not_join(world: World) -> None:
+    for _ in range(5):
+        world.registry.answered("p0", Answer.OK, "")
+        world.registry.not_yet("p0", "discovery bootstrap: nobody registered")
+    assert world.ready() == set()
+    state = world.registry.state("p0")
+    assert state is not None
+    assert "nobody registered" in state.why
+
+
+def test_the_snapshot_is_the_same_object_until_something_changes(world: World) -> None:
+    first = world.registry.snapshot(1.0)
+    assert world.registry.snapshot(2.0) is first
+    world.join("p0")
+    second = world.registry.snapshot(3.0)
+    assert second is not first
+    assert second.endpoints[1] is first.endpoints[1], "an endpoint that did not change is not made anew"
+    assert world.changed > 0
+
+
+def test_leaving_and_rejoining_the_same_process_keeps_what_is_believed(world: World) -> None:
+    world.join("p0", incarnation="a")
+    world.registry.answered("p0", Answer.UNAVAILABLE, "draining")
+    assert world.ready() == set()
+    world.join("p0", incarnation="a")
+    assert world.ready() == {"p0"}
+    assert world.void == []
+    assert world.counts.incarnations == []
+
+
+def test_case_36_another_incarnation_drops_what_was_believed(world: World) -> None:
+    world.join("p0", incarnation="a")
+    world.registry.loaded("p0", Load(at_s=0.0, running=9))
+    world.registry.answered("p0", Answer.UNAVAILABLE, "starting")
+    world.join("p0", incarnation="b")
+    assert world.void == ["p0"]
+    assert world.counts.incarnations == ["p0"]
+    endpoint = world.registry.get("p0")
+    assert endpoint is not None
+    assert endpoint.incarnation == "b"
+    assert endpoint.load is None, "the load of the dead process is gone"
+
+
+def test_a_refused_connection_is_a_new_process_where_the_engine_tells_none(world: World) -> None:
+    world.join("p0")
+    first = world.registry.get("p0")
+    world.registry.answered("p0", Answer.UNAVAILABLE, "paused")
+    world.join("p0")
+    assert world.void == [], "a pause is no restart"
+    world.registry.answered("p0", Answer.REFUSED, "refused")
+    world.join("p0")
+    assert world.void == ["p0"]
+    again = world.registry.get("p0")
+    assert first is not None
+    assert again is not None
+    assert first.incarnation != again.incarnation
+
+
+def test_a_refused_connection_is_no_new_process_if_the_engine_says_it_is_the_same(world: World) -> None:
+    world.join("p0", incarnation="a")
+    world.registry.answered("p0", Answer.REFUSED, "refused")
+    world.join("p0", incarnation="a")
+    assert world.void == []
+
+
+def test_a_counter_running_backwards_is_a_new_process(world: World) -> None:
+    world.join("p0")
+    world.registry.loaded("p0", Load(at_s=0.0, progress=100.0))
+    world.registry.loaded("p0", Load(at_s=1.0, progress=100.0))
+    assert world.ready() == {"p0"}
+    world.registry.loaded("p0", Load(at_s=2.0, progress=3.0))
+    assert world.ready() == set(), "it joins anew, by its own probes"
+    assert world.suspects == ["p0"]
+    world.join("p0")
+    assert world.void == ["p0"]
+    assert ("p0", "out", "incarnation") in world.counts.changes
+
+
+def test_a_load_that_tells_another_incarnation_is_a_new_process(world: World) -> None:
+    world.join("p0")
+    world.registry.loaded("p0", Load(at_s=0.0, incarnation="x", progress=100.0))
+    world.registry.loaded("p0", Load(at_s=1.0, incarnation="x", progress=1.0))
+    assert world.ready() == {"p0"}, "its own account goes before the counter"
+    world.registry.loaded("p0", Load(at_s=1.0, incarnation="y", progress=200.0))
+    assert world.ready() == set()
+
+
+def test_the_load_reaches_the_snapshot(world: World) -> None:
+    world.join("p0")
+    world.registry.loaded("p0", Load(at_s=0.0, running=3))
+    endpoint = world.registry.get("p0")
+    assert endpoint is not None
+    assert endpoint.load == Load(at_s=0.0, running=3)
+
+
+def test_a_gated_endpoint_is_given_nothing_and_comes_back(world: World) -> None:
+    world.join("p0")
+    assert world.registry.gate("p0", True)
+    assert world.ready() == set()
+    assert world.registry.gate("p0", True), "twice is once"
+    assert world.registry.gate("p0", False)
+    assert world.ready() == {"p0"}
+    assert world.counts.changes[1:] == [("p0", "out", "gate"), ("p0", "ready", "ungate")]
+    assert world.suspects == ["p0"]
+    assert not world.registry.gate("nobody", True)
+
+
+def test_a_gate_holds_through_a_restart_behind_it(world: World) -> None:
+    world.join("p0", incarnation="a")
+    world.registry.gate("p0", True)
+    world.registry.answered("p0", Answer.REFUSED, "refused")
+    world.join("p0", incarnation="b")
+    assert world.ready() == set()
+    assert world.void == ["p0"]
+    world.registry.gate("p0", False)
+    assert world.ready() == {"p0"}
+
+
+def test_a_hint_of_the_data_path_probes_at_once(world: World) -> None:
+    world.join("p0")
+    world.registry.leg_failed("p0", TimeoutError())
+    assert world.ready() == {"p0"}, "a hint alone takes nobody out"
+    assert world.suspects == ["p0"]
+    world.registry.leg_failed("gone", TimeoutError())
+
+
+def test_a_connection_refused_to_a_request_leaves_at_once(world: World) -> None:
+    world.join("p0")
+    wrapped = RuntimeError("no connection")
+    wrapped.__cause__ = ConnectionRefusedError(111, "refused")
+    world.registry.leg_failed("p0", wrapped)
+    assert world.ready() == set()
+
+
+def test_refusals_are_found_however_they_are_wrapped() -> None:
+    inner = ConnectionRefusedError()
+    context = RuntimeError()
+    context.__context__ = inner
+    assert refused(inner)
+    assert refused(context)
+    assert refused(ExceptionGroup("all addresses", [OSError(), inner]))
+    assert not refused(TimeoutError())
+
+
+def test_case_39_a_busy_endpoint_is_given_time(world: World) -> None:
+    world.join("p0")
+    world.inflight["p0"] = Inflight(requests=1)
+    for _ in range(20):
+        world.clock.advance(1.0)
+        world.registry.answered("p0", Answer.SLOW, "slow")
+    assert world.ready() == {"p0"}
+    del world.inflight["p0"]
+    for _ in range(3):
+        world.registry.answered("p0", Answer.SLOW, "slow")
+    assert world.ready() == set()
+
+
+def test_a_reload_keeps_what_is_unchanged_and_changes_the_rest(world: World) -> None:
+    world.join("p0")
+    world.join("d0")
+    moved = instance("d0", Role.DECODE, url="http://127.0.0.1:2")
+    world.registry.apply(world.make_plan(instance("p0", labels={"rack": "r1"}), moved, instance("p1")))
+    assert world.ready() == {"p0"}
+    assert [e.id for e in world.registry.snapshot(0.0).endpoints] == ["p0", "d0", "p1"]
+    endpoint = world.registry.get("p0")
+    assert endpoint is not None
+    assert endpoint.labels == {"rack": "r1"}
+    assert world.void == ["d0"]
+
+
+def test_a_removed_endpoint_keeps_its_adapter_for_the_legs_it_still_has(world: World) -> None:
+    world.registry.apply(world.make_plan(instance("p0")))
+    assert world.registry.get("d0") is None
+    assert world.registry.engine("d0").name == "stub"
+    with pytest.raises(KeyError):
+        world.registry.engine("never")
+
+
+def test_case_44_a_plan_that_does_not_load_changes_nothing(world: World) -> None:
+    world.join("p0")
+    with pytest.raises(TopologyError, match="no-such-engine"):
+        world.registry.apply(world.make_plan(instance("p0"), instance("x", engine="no-such-engine")))
+    assert world.ready() == {"p0"}
+    assert world.registry.get("x") is None
