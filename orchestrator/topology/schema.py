@@ -1,0 +1,241 @@
+"""The topology in its typed, frozen and strict form: every setting a file may hold, and what it means."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from orchestrator.core.types import Role
+from orchestrator.topology.router_schema import Router
+from orchestrator.topology.strict import Findings, Runtime, Strict, findings
+from orchestrator.topology.values import (
+    Count,
+    CountOrNone,
+    Duration,
+    DurationOrZero,
+    EngineUrl,
+    Env,
+    Flags,
+    Gpus,
+    Host,
+    Name,
+    NicList,
+    Nics,
+    Port,
+    PortRange,
+    Secret,
+    Text,
+)
+
+
+class Model(Strict):
+    """What is served."""
+
+    path: Text | None = Field(
+        None,
+        description="What engines load: a folder (`./`, `../`, `/` or `~` in front make it one) or a hub id; "
+        "required as soon as pdctl launches an engine.",
+    )
+    served_name: Text | None = Field(
+        None, description="The `model` that clients ask for. Default: `path`, or a folder's last part."
+    )
+    revision: Text | None = Field(None, description="The hub revision; the same for every instance.")
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.path is None and self.served_name is None:
+            raise findings([(("path",), "is required, or `served_name` where every engine is external")])
+        return self
+
+
+class Node(Strict):
+    """A host with its GPUs and NICs."""
+
+    name: Name = Field(description="What pools and `ps` call it.")
+    address: Host = Field("127.0.0.1", description="Where the other nodes reach it; engines listen on it.")
+    gpus: Gpus = Field((), description="How many GPUs it has, or the list of indices pdctl may use.")
+    nics: NicList = Field(
+        Nics(),
+        description="RDMA devices: a list for all instances (`[mlx5_0, mlx5_1]`), or a mapping from GPU "
+        "index to the device or devices near it (`{0: mlx5_0, 1: mlx5_1}`).",
+    )
+    ports: PortRange = Field(
+        default="20000-29999",
+        validate_default=True,
+        description="The range that every port of its engines comes from; outside the ephemeral range.",
+    )
+    env: Env = Field(default_factory=dict, description="Environment of every engine on this node.")
+    labels: dict[str, str] = Field(
+        default_factory=dict, description="Labels of its endpoints; `node` is added by itself."
+    )
+
+
+class Pin(Strict):
+    """Where one instance of a pool runs."""
+
+    node: Name = Field(description="The node.")
+    gpus: Gpus | None = Field(None, description="Its GPUs by index, as many as the instance needs.")
+
+
+class External(Strict):
+    """An engine that runs already; pdctl routes to it and leaves its process alone."""
+
+    url: EngineUrl = Field(description="Its root, `http://HOST:PORT`.")
+    bootstrap_port: Port | None = Field(
+        None, description="Where a prefill engine's bootstrap server listens, if its hand-off needs one."
+    )
+
+
+class Pool(Strict):
+    """Instances of one role that share a launch profile."""
+
+    role: Role = Field(description="What its instances do for a request.")
+    engine: Text = Field(description="The adapter: a registered name, `./file.py:Class`, or `module:Class`.")
+    profile: Text | None = Field(
+        None,
+        description="The launch profile: a known name or `./file.yaml`. Default: `default`, if there is one.",
+    )
+    instances: CountOrNone = Field(1, description="How many instances.")
+    tp: Count = Field(1, description="Tensor-parallel size.")
+    pp: Count = Field(1, description="Pipeline-parallel size.")
+    dp: Count = Field(1, description="Data-parallel size.")
+    ep: Count = Field(1, description="Expert-parallel size.")
+    gpus: CountOrNone | None = Field(
+        None,
+        description="GPUs per instance. Default: tp x pp x dp, or 0 where the profile has `gpus: false`.",
+    )
+    nodes: tuple[Name, ...] | None = Field(
+        None, min_length=1, description="Nodes it may use, in order of preference. Default: all."
+    )
+    pin: tuple[Pin, ...] | None = Field(
+        None, min_length=1, description="Node and GPUs of each instance, in order, instead of `nodes`."
+    )
+    transfer: Text | None = Field(
+        None, description="KV transfer backend or connector, as the engine names it. Default: the adapter's."
+    )
+    flags: Flags = Field(
+        default_factory=dict,
+        description="Extra engine flags by name. `true`: bare flag; `false` or `null`: left out, even if the "
+        "profile sets it; a list: one word per item; a mapping: JSON, merged with the profile's.",
+    )
+    env: Env = Field(
+        default_factory=dict, description="Extra environment; `null` removes a variable the profile sets."
+    )
+    runtime: Runtime | None = Field(None, description="Where the engine is installed. Default: beside pdctl.")
+    external: tuple[External, ...] | None = Field(
+        None, min_length=1, description="Engines already running, instead of `instances`."
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of the adapter itself; see the engine's page."
+    )
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels of its endpoints, for policies.")
+    ready_timeout: Duration | None = Field(
+        None, description="How long an instance may take to get ready. Default: the profile's or adapter's."
+    )
+    drain_timeout: DurationOrZero | None = Field(
+        None, description="How long a stop waits after TERM before KILL. Default: the profile's, else 30s."
+    )
+    max_restarts: CountOrNone | None = Field(
+        None, description="Restarts in a row before giving up. Default: the profile's, else 5."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        found = _pin_findings(self) + _external_findings(self)
+        if found:
+            raise findings(found)
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many instances the pool has, external ones included."""
+        return len(self.external) if self.external else self.instances
+
+
+def _pin_findings(pool: Pool) -> Findings:
+    if pool.pin is None:
+        return []
+    found: Findings = []
+    if pool.nodes is not None:
+        found.append((("nodes",), "is ignored beside `pin`; give one of them"))
+    if len(pool.pin) != pool.instances:
+        found.append((("pin",), f"has {len(pool.pin)} entries for {pool.instances} instances"))
+    return found
+
+
+_LAUNCH_ONLY = ("instances", "nodes", "pin", "profile", "flags", "env", "runtime", "gpus", "max_restarts")
+
+
+def _external_findings(pool: Pool) -> Findings:
+    if pool.external is None:
+        return []
+    given = [name for name in _LAUNCH_ONLY if name in pool.model_fields_set]
+    return [((name,), "has no effect on external engines, which pdctl does not launch") for name in given]
+
+
+class Scheduling(Strict):
+    """How the router chooses endpoints."""
+
+    profile: Text = Field("default", description="The scheduling profile in force.")
+    profiles: dict[Name, dict[str, Any]] = Field(
+        default_factory=dict, description="Your own profiles by name; their form is in policies.md."
+    )
+    default_class: Name | None = Field(
+        None, description="SLO class of requests that name none. Accepted and checked; not used yet."
+    )
+
+
+class SloClass(Strict):
+    """What a kind of request is promised. Accepted and checked; not used yet."""
+
+    ttft: Duration | None = Field(None, description="Time to first token.")
+    itl: Duration | None = Field(None, description="Longest gap between two tokens.")
+    tpot: Duration | None = Field(None, description="Mean gap between tokens.")
+    e2e: Duration | None = Field(None, description="Time to the last token.")
+    attainment: float = Field(0.99, gt=0, le=1, description="Share of requests that must meet it.")
+    priority: Literal["interactive", "batch"] = Field(
+        "interactive", description="`batch` fills the gaps that `interactive` leaves."
+    )
+
+
+class Tenant(Strict):
+    """A group of clients. Its keys are accepted; the rest is checked, and not used yet."""
+
+    keys: tuple[Secret, ...] = Field((), description="Its client keys, beside those of `router.credentials`.")
+    slo_class: Name | None = Field(None, description="SLO class of its requests that name none.")
+    max_inflight: Count | None = Field(None, description="Most requests it may have in the router at once.")
+    weight: float = Field(1.0, gt=0, description="Its share when tenants compete.")
+
+
+class Topology(Strict):
+    """A deployment: one model, its engines, and the router in front of them."""
+
+    name: Name = Field(description="Names the deployment, its state directory and its log lines.")
+    model: Model = Field(description="What is served.")
+    nodes: tuple[Node, ...] = Field(
+        (),
+        min_length=1,
+        description="Hosts with their GPUs and NICs. Default: this machine as `local`, without GPUs.",
+    )
+    pools: dict[Name, Pool] = Field(min_length=1, description="Instances by role; the name is yours.")
+    router: Router = Field(default_factory=Router, description="The endpoint in front of the engines.")
+    scheduling: Scheduling = Field(Scheduling(), description="How the router chooses endpoints.")
+    slo_classes: dict[Name, SloClass] = Field(default_factory=dict, description="Promises by name.")
+    tenants: dict[Name, Tenant] = Field(default_factory=dict, description="Groups of clients by name.")
+    state_dir: Text | None = Field(
+        None, description="Plan, database, sockets and logs. Default: `$XDG_STATE_HOME/pdctl/NAME`."
+    )
+    seed: int | None = Field(
+        None, strict=True, ge=0, lt=2**63, description="Keys the block hashes. Default: made from `name`."
+    )
+
+    @property
+    def hosts(self) -> tuple[Node, ...]:
+        """The nodes, or the one there is by default."""
+        return self.nodes or (Node(name="local"),)
+
+    @property
+    def served_name(self) -> str:
+        """The name that clients ask for."""
+        return self.model.served_name or (self.model.path or "").rstrip("/").rpartition("/")[2]
