@@ -186,13 +186,25 @@ class HandoffRequest:
     headers: tuple[tuple[str, str], ...] = ()
 
     def engine_id(self, kind: LegKind) -> str:
-        """The id an engine knows the leg of `kind` by."""
-        suffix = "" if self.item is None else f".{self.item}"
+        """The id an engine knows the leg of `kind` by.
+
+        An item has four digits, so that no id is the beginning of another: SGLang aborts every request
+        whose id *begins* with the one it is told.
+        """
+        suffix = "" if self.item is None else f".{self.item:04d}"
         return f"{self.request_id}-{kind.value[0]}{self.attempt}{suffix}"
 
 
 class Handoff(Protocol):
-    """One request's hand-off as a machine without I/O: told what came back, it says which legs start."""
+    """One request's hand-off as a machine without I/O: told what came back, it says which legs start.
+
+    `notes` is what the finished legs told so far, under `prompt_tokens` and `cached_tokens` where they did.
+    """
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """See above; grows with every `on_response`."""
+        ...
 
     def start(self) -> tuple[Leg, ...]:
         """The legs to start at once."""
@@ -232,10 +244,19 @@ class Engine(Protocol):
     """Seconds a kept connection to the engine may lie idle before reuse is unsafe (its own keep-alive
     time-out less a margin)."""
     guarded_fields: ClassVar[frozenset[str]]
-    """Top-level body fields that clients may not send to this engine; the router drops them."""
+    """Top-level body fields that clients may not send to this engine. Every leg that `handoff` makes
+    leaves them out; the router drops them where it forwards a body without a hand-off."""
     guarded_headers: ClassVar[frozenset[str]]
     """Lower-case header names that clients may not send to this engine."""
     hints: ClassVar[tuple[LogHint, ...]]
+
+    def bind(self, options: Mapping[str, Any]) -> Engine:
+        """The adapter for the instances of a pool with these `options`.
+
+        Itself, unless the options choose the protocol (`sim` with its `dialect`). Whoever resolves an
+        adapter binds it before anything else.
+        """
+        ...
 
     def ports(self, role: Role, shape: Shape, transfer: str | None) -> tuple[PortNeed, ...]:
         """Every port the instance derives or opens, `http` first."""
@@ -250,7 +271,11 @@ class Engine(Protocol):
         ...
 
     def facts(self, spec: InstanceSpec) -> Mapping[str, Any]:
-        """What is known of the endpoint before it is asked (`bootstrap_host`, `bootstrap_port`, ...)."""
+        """What is known of the endpoint before it is asked (`bootstrap_host`, `bootstrap_port`, ...).
+
+        `idle_s`, where given, is that endpoint's own figure in place of `Engine.idle_s`: the adapter
+        rendered its keep-alive time-out.
+        """
         ...
 
     def discover(self, role: Role, facts: Mapping[str, Any]) -> Mapping[str, HttpCall]:
@@ -291,7 +316,27 @@ class Engine(Protocol):
         ...
 
     def split(self, kind: PathKind, body: JsonBody, disaggregated: bool) -> Sequence[JsonBody] | None:
-        """The single requests this one must be fanned out into, or None if it goes as it is."""
+        """The single requests this one must be fanned out into, or None if it goes as it is.
+
+        In the order of the choices of the whole answer: all samples of the first prompt, then of the
+        second. Raises BadRequest when they are too many.
+        """
+        ...
+
+    def rooms(self, kind: PathKind, body: JsonBody) -> int:
+        """How many consecutive rooms one hand-off of this (unsplit) body uses: `room`, `room + 1`, ..."""
+        ...
+
+    def needs_merge(self, kind: PathKind, body: JsonBody) -> bool:
+        """Whether the relayed answer of a disaggregated request lacks what only the prefill leg told.
+
+        The router then holds the relayed answer (never a stream: `check` refused those), and gives the
+        client what `merge` makes of both.
+        """
+        ...
+
+    def merge(self, kind: PathKind, prefill_body: bytes, decode_body: bytes) -> bytes:
+        """The client's answer, from the whole 200 bodies of both legs. Raises LegFailed when they do not fit."""
         ...
 
     def handoff(self, request: HandoffRequest) -> Handoff:
