@@ -1,0 +1,69 @@
+"""The router's log: one `key=value` line per event on standard error, secrets masked."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TextIO
+
+MASK = "***"
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_PLAIN = re.compile(r"[^\s\"=\\]+")
+
+
+class KeyValue(logging.Formatter):
+    """A record as `ts=... level=... msg="..." key=value ...`, in logfmt's quoting.
+
+    The fields are those given as `extra`. A value with spaces, quotes or control characters is written
+    as a JSON string, so that one event is always one line. `secrets` are masked wherever they occur.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        super().__init__()
+        # The longest first, so that a key that holds another one leaves nothing behind.
+        self._secrets = tuple(sorted((s for s in secrets if s), key=len, reverse=True))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line without its end."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields: dict[str, object] = {
+            "ts": at.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name.removeprefix("orchestrator."),
+            "msg": record.getMessage(),
+        }
+        fields |= {k: v for k, v in vars(record).items() if k not in _STANDARD}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return " ".join(f"{k}={_value(self._mask(v))}" for k, v in fields.items())
+
+    def _mask(self, value: object) -> object:
+        if isinstance(value, bool | int | float):
+            return value
+        text = str(value)
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return text
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if _PLAIN.fullmatch(text) and text.isprintable() else json.dumps(text)
+
+
+def set_up(secrets: Iterable[str] = (), *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
+    """Send every log record of this process through `KeyValue` to `stream` (standard error)."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(KeyValue(secrets))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    # asyncio reports slow callbacks and lost exceptions at these levels; the rest is its own business.
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
