@@ -45,3 +45,10 @@ class NoFlush(Stub):
 
     def flush(self) -> HttpCall | None:
         return None
+
+
+class BadFlush(Stub):
+    """An adapter with a bug."""
+
+    def flush(self) -> HttpCall | None:
+        raise KeyError("flush")
