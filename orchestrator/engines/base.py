@@ -19,7 +19,7 @@ after the flag; dict: one word of compact JSON; anything else: its text."""
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value before rendering, and where it came from (`role`, `profile f.yaml:12`, `topology t.yaml:30`)."""
+    """A value before rendering, and its origin (`role prefill`, `profile f.yaml:12`, `topology t.yaml:30`)."""
 
     value: FlagValue
     origin: str
@@ -84,6 +84,8 @@ class InstanceSpec:
     key: str | None = None
     disaggregated: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    revision: str | None = None
+    """The model's revision on the hub, where the topology names one; the same for every instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +338,7 @@ class Engine(Protocol):
         ...
 
     def merge(self, kind: PathKind, prefill_body: bytes, decode_body: bytes) -> bytes:
-        """The client's answer, from the whole 200 bodies of both legs. Raises LegFailed when they do not fit."""
+        """The client's answer, from the 200 bodies of both legs. Raises LegFailed when they do not fit."""
         ...
 
     def handoff(self, request: HandoffRequest) -> Handoff:
