@@ -159,8 +159,9 @@ class Admin:
     # Acting.
 
     def _gate(self, exchange: Exchange, closed: bool) -> None:
-        name = self._instance(_body(exchange))
-        self._control.registry.gate(name, closed)
+        body = _body(exchange)
+        name = self._instance(body)
+        self._control.registry.gate(name, closed, str(body.get("incarnation", "")))
         _reply(exchange, 200, {"instance": name, "gated": closed, **self._left(name)})
 
     def _drain(self, exchange: Exchange) -> None:

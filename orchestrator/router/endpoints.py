@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from orchestrator import plugins
 from orchestrator.clock import Clock
-from orchestrator.core.types import Endpoint, Inflight, Load, Snapshot
+from orchestrator.core.types import Endpoint, Inflight, Load, PathKind, Snapshot
 from orchestrator.engines.base import Engine
 from orchestrator.router.health import Answer, Health, Thresholds
 from orchestrator.topology.plan import InstancePlan, Plan
@@ -50,6 +50,9 @@ class State:
     lives: int = 0
     replaced: bool = True
     """A new process is suspected: decided at the next join."""
+    told_life: str = ""
+    """The controller's number for its process, and `lives` when it was told."""
+    told_at: int = 0
     since_s: float = 0.0
     view: Endpoint | None = None
 
@@ -109,6 +112,13 @@ class Registry:
         """The adapter of an endpoint, also of one that was removed while it had legs. Raises KeyError."""
         return self._engines[endpoint_id]
 
+    def serves(self, kind: PathKind, endpoint: Endpoint) -> bool:
+        """Whether an endpoint answers this kind of request in its role."""
+        state = self._states.get(endpoint.id)
+        if state is None:
+            return False
+        return state.engine.serves(kind, endpoint.role, state.plan.disaggregated)
+
     def models(self) -> tuple[str, ...]:
         """The served model names of the plan, sorted, whether or not an endpoint is ready now."""
         return tuple(sorted({s.plan.model for s in self._states.values()}))
@@ -163,11 +173,19 @@ class Registry:
             self._tell(self._on_incarnation, name)
         self._changed()
 
-    def gate(self, endpoint_id: str, closed: bool) -> bool:
-        """Keep new work from an endpoint, or let it come again; False if there is no such endpoint."""
+    def gate(self, endpoint_id: str, closed: bool, life: str = "") -> bool:
+        """Keep new work from an endpoint, or let it come again; False if there is no such endpoint.
+
+        `life` is the controller's number for the process that runs now, where it says: another number
+        than before is a new process, which joins anew unless its start was noticed already.
+        """
         state = self._states.get(endpoint_id)
         if state is None:
             return False
+        if life and life != state.told_life:
+            if state.told_life and state.lives == state.told_at:
+                self._replaced(state)
+            state.told_life, state.told_at = life, state.lives
         if state.gated != closed:
             was = state.ready
             state.gated = closed
@@ -221,12 +239,7 @@ class Registry:
         state = self._states[endpoint_id]
         before, state.load = state.load, load
         if before is not None and _another_process(before, load):
-            was = state.ready
-            state.replaced, state.joined = True, False
-            state.health.reset()
-            state.why = "its process was replaced"
-            self._moved(state, was, "incarnation")
-            self._tell(self._on_suspect, endpoint_id)
+            self._replaced(state)
         else:
             state.view = None
             self._changed()
@@ -235,7 +248,17 @@ class Registry:
 
     def _adapter(self, instance: InstancePlan, base_dir: str) -> Engine:
         found = plugins.resolve("pdctl.engines", instance.engine, base_dir)
-        return cast(Engine, found() if isinstance(found, type) else found)
+        adapter = cast(Engine, found() if isinstance(found, type) else found)
+        return adapter.bind(instance.options)
+
+    def _replaced(self, state: State) -> None:
+        """There is another process: out, until it has joined by itself."""
+        was = state.ready
+        state.replaced, state.joined = True, False
+        state.health.reset()
+        state.why = "its process was replaced"
+        self._moved(state, was, "incarnation")
+        self._tell(self._on_suspect, state.plan.name)
 
     def _settle_incarnation(self, state: State) -> None:
         """Decide at a join whether this is the process that was known; an engine's own account goes first."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.clock import FakeClock
-from orchestrator.core.types import Inflight, Load, Role
+from orchestrator.core.types import Inflight, Load, PathKind, Role
 from orchestrator.engines.base import HttpCall, Probes
 from orchestrator.errors import TopologyError
 from orchestrator.router.endpoints import Registry, refused
@@ -223,6 +223,36 @@ def test_a_gate_holds_through_a_restart_behind_it(world: World) -> None:
     assert world.void == ["p0"]
     world.registry.gate("p0", False)
     assert world.ready() == {"p0"}
+
+
+def test_the_controller_tells_of_a_process_that_was_replaced_unnoticed(world: World) -> None:
+    world.join("p0")
+    world.registry.gate("p0", False, "1")
+    assert world.ready() == {"p0"}, "its first number is only remembered"
+    world.registry.gate("p0", True)
+    world.registry.gate("p0", False, "2")
+    assert world.ready() == set()
+    world.join("p0")
+    assert world.void == ["p0"]
+
+
+def test_the_controller_tells_nothing_new_of_a_restart_that_was_noticed(world: World) -> None:
+    world.join("p0")
+    world.registry.gate("p0", False, "1")
+    world.registry.gate("p0", True)
+    world.registry.answered("p0", Answer.REFUSED, "refused")
+    world.join("p0")
+    world.registry.gate("p0", False, "2")
+    assert world.ready() == {"p0"}
+    assert world.void == ["p0"]
+
+
+def test_what_an_endpoint_serves_is_its_adapters_word(world: World) -> None:
+    endpoint = world.registry.get("p0")
+    assert endpoint is not None
+    assert world.registry.serves(PathKind.CHAT, endpoint)
+    assert not world.registry.serves(PathKind.EMBED, endpoint)
+    assert not world.registry.serves(PathKind.CHAT, replace(endpoint, id="removed"))
 
 
 def test_a_hint_of_the_data_path_probes_at_once(world: World) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core.types import Load, Role
+from orchestrator.core.types import Load, PathKind, Role
 from orchestrator.engines.base import HttpCall, NotYet
 
 
@@ -19,6 +19,12 @@ class Stub:
     guarded_fields: frozenset[str] = frozenset()
     guarded_headers: frozenset[str] = frozenset()
     hints = ()
+
+    def bind(self, options: Mapping[str, Any]) -> Stub:
+        return self
+
+    def serves(self, kind: PathKind, role: Role, disaggregated: bool) -> bool:
+        return kind is PathKind.CHAT and disaggregated
 
     def discover(self, role: Role, facts: Mapping[str, Any]) -> Mapping[str, HttpCall]:
         return {"info": HttpCall("GET", "/info", timeout_s=2.0)}
