@@ -152,7 +152,7 @@ class Registry:
 
         Nothing changes when it raises TopologyError.
         """
-        fresh = {i.name: self._adapter(i, plan.base_dir) for i in plan.instances}
+        fresh = _adapters(plan)
         gone = [name for name in self._states if name not in fresh]
         states = {}
         for instance in plan.instances:
@@ -246,11 +246,6 @@ class Registry:
 
     # Inside.
 
-    def _adapter(self, instance: InstancePlan, base_dir: str) -> Engine:
-        found = plugins.resolve("pdctl.engines", instance.engine, base_dir)
-        adapter = cast(Engine, found() if isinstance(found, type) else found)
-        return adapter.bind(instance.options)
-
     def _replaced(self, state: State) -> None:
         """There is another process: out, until it has joined by itself."""
         was = state.ready
@@ -324,6 +319,18 @@ class Registry:
     def _tell(callbacks: Iterable[Callable[[str], None]], endpoint_id: str) -> None:
         for callback in callbacks:
             callback(endpoint_id)
+
+
+def _adapters(plan: Plan) -> dict[str, Engine]:
+    """The adapter of each instance by name; instances of one engine and equal options share one."""
+    made: dict[tuple[str, str], Engine] = {}
+    for instance in plan.instances:
+        key = (instance.engine, repr(instance.options))
+        if key not in made:
+            found = plugins.resolve("pdctl.engines", instance.engine, plan.base_dir)
+            adapter = cast(Engine, found() if isinstance(found, type) else found)
+            made[key] = adapter.bind(instance.options)
+    return {i.name: made[i.engine, repr(i.options)] for i in plan.instances}
 
 
 def _same_process(old: InstancePlan, new: InstancePlan) -> bool:

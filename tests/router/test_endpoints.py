@@ -307,6 +307,13 @@ def test_a_reload_keeps_what_is_unchanged_and_changes_the_rest(world: World) -> 
     assert world.void == ["d0"]
 
 
+def test_instances_of_one_engine_share_its_adapter(make_plan: MakePlan) -> None:
+    other = instance("d1", Role.DECODE, options={"dialect": "x"})
+    registry = World(make_plan, instance("p0"), instance("d0", Role.DECODE), other).registry
+    assert registry.engine("p0") is registry.engine("d0")
+    assert registry.engine("p0") is not registry.engine("d1")
+
+
 def test_a_removed_endpoint_keeps_its_adapter_for_the_legs_it_still_has(world: World) -> None:
     world.registry.apply(world.make_plan(instance("p0")))
     assert world.registry.get("d0") is None
