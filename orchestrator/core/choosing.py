@@ -68,7 +68,7 @@ def choose(
     filtered: dict[str, str] = {}
     for step in profile.filters:
         try:
-            kept = _kept(step, request, left, context)
+            kept = _guarded(step.name, partial(_kept, step.policy, request, left, context))
         except PolicyError as error:
             failed(error)
             continue
@@ -80,15 +80,16 @@ def choose(
     scored: tuple[Scored, ...] = ()
     try:
         scored = _scored(profile.scorers, request, left, context)
-        chosen = _picked(profile.picker, request, scored, context)
+        chosen = _guarded(
+            profile.picker.name, partial(_picked, profile.picker.policy, request, scored, context)
+        )
     except PolicyError as error:
         failed(error)
         chosen = least_work(left, context.rng).id
-    runner_up = max((s for s in scored if s.endpoint != chosen), key=lambda s: s.total, default=None)
     return Choice(
         role=context.role,
         chosen=chosen,
-        runner_up=runner_up.endpoint if runner_up else None,
+        runner_up=_runner_up(scored, chosen),
         scored=scored,
         filtered=filtered,
         fallbacks=tuple(fallbacks),
@@ -101,63 +102,67 @@ def least_work(candidates: Sequence[Endpoint], rng: Random) -> Endpoint:
     What every decision falls back to: it needs no policy, no prefix and no report. Raises ValueError
     for no candidates.
     """
-    work = [(e.inflight.prefill_tokens, e.requests()) for e in candidates]
+    work = [(e.inflight.prefill_tokens, e.requests) for e in candidates]
     least = min(work)
     return rng.choice([e for e, w in zip(candidates, work, strict=True) if w == least])
 
 
-def _kept(step: Step[Filter], request: RequestView, left: Sequence[Endpoint], context: Context) -> set[str]:
-    """The ids that a filter keeps of `left`. Raises PolicyError."""
-
-    def ask() -> set[str]:
-        kept = {e.id for e in step.policy.filter(request, left, context)}
-        strangers = kept - {e.id for e in left}
-        if strangers:
-            raise ValueError(f"kept {', '.join(sorted(strangers))}, which it was not given")
-        return kept
-
-    return _guarded(step.name, ask)
+def _kept(
+    policy: Filter, request: RequestView, left: Sequence[Endpoint], context: Context
+) -> set[str]:
+    """The ids that a filter keeps of `left`."""
+    kept = {e.id for e in policy.filter(request, left, context)}
+    strangers = kept.difference(e.id for e in left)
+    if strangers:
+        raise ValueError(f"kept {', '.join(sorted(strangers))}, which it was not given")
+    return kept
 
 
 def _scored(
     steps: Sequence[Step[Scorer]], request: RequestView, left: Sequence[Endpoint], context: Context
 ) -> tuple[Scored, ...]:
     """The candidates with their totals; `parts` are weighted and add up to them. Raises PolicyError."""
-    totals = [0.0] * len(left)
-    parts: list[dict[str, float]] = [{} for _ in left]
+    names = [step.name for step in steps]
+    columns = []
     for step in steps:
         shares = _guarded(step.name, partial(_shares, step.policy, request, left, context))
-        for i, share in enumerate(shares):
-            parts[i][step.name] = part = step.weight * share
-            totals[i] += part
-    return tuple(Scored(e.id, t, p) for e, t, p in zip(left, totals, parts, strict=True))
+        columns.append([step.weight * share for share in shares])
+    if not columns:
+        return tuple(Scored(e.id, 0.0) for e in left)
+    rows = zip(*columns, strict=True)
+    return tuple(
+        Scored(e.id, sum(row), dict(zip(names, row, strict=True))) for e, row in zip(left, rows, strict=True)
+    )
 
 
 def _shares(
-    scorer: Scorer, request: RequestView, left: Sequence[Endpoint], context: Context
+    policy: Scorer, request: RequestView, left: Sequence[Endpoint], context: Context
 ) -> list[float]:
-    shares = [float(share) for share in scorer.score(request, left, context)]
+    """One share in 0..1 for each of `left`."""
+    shares = list(map(float, policy.score(request, left, context)))
     if len(shares) != len(left):
         raise ValueError(f"returned {len(shares)} scores for {len(left)} candidates")
-    for share, endpoint in zip(shares, left, strict=True):
-        if not 0.0 <= share <= 1.0:  # also false for NaN
-            what = "is not finite" if not math.isfinite(share) else "is not in 0..1"
-            raise ValueError(f"the score of {endpoint.id}, {share}, {what}")
+    if not (min(shares) >= 0.0 and max(shares) <= 1.0 and math.isfinite(sum(shares))):
+        worst = next((e.id, s) for e, s in zip(left, shares, strict=True) if not 0.0 <= s <= 1.0)
+        raise ValueError(f"the score of {worst[0]}, {worst[1]}, is not a number in 0..1")
     return shares
 
 
-def _picked(
-    step: Step[Picker], request: RequestView, scored: Sequence[Scored], context: Context
-) -> str:
-    """The id that a picker takes of `scored`. Raises PolicyError."""
+def _picked(policy: Picker, request: RequestView, scored: Sequence[Scored], context: Context) -> str:
+    """The id that a picker takes of `scored`."""
+    picked = policy.pick(request, scored, context).endpoint
+    if all(s.endpoint != picked for s in scored):
+        raise ValueError(f"picked {picked}, which it was not given")
+    return picked
 
-    def ask() -> str:
-        picked = step.policy.pick(request, scored, context).endpoint
-        if all(s.endpoint != picked for s in scored):
-            raise ValueError(f"picked {picked}, which it was not given")
-        return picked
 
-    return _guarded(step.name, ask)
+def _runner_up(scored: Sequence[Scored], chosen: str) -> str | None:
+    """The best of the others, the first of equals."""
+    best: Scored | None = None
+    for one in scored:
+        if one.endpoint != chosen and (best is None or one.total > best.total):
+            best = one
+    return best.endpoint if best else None
 
 
 def _guarded(name: str, ask: Callable[[], T]) -> T:

@@ -210,7 +210,7 @@ class ImmediateScheduler:
         for endpoint in snapshot.endpoints:
             if self._incarnations.get(endpoint.id, endpoint.incarnation) != endpoint.incarnation:
                 self.prefix.drop(endpoint.id)
-            total = endpoint.kv_total_tokens()
+            total = endpoint.kv_total_tokens
             self.prefix.resize(endpoint.id, None if total is None else total // self._block_tokens)
         incarnations = {e.id: e.incarnation for e in snapshot.endpoints}
         for endpoint_id in self._incarnations.keys() - incarnations.keys():

@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import Any
 
 
-
 class Role(StrEnum):
     """What an instance does for a request."""
 
@@ -122,35 +121,36 @@ class Endpoint:
     inflight_at_load: Inflight = Inflight()
     """What was in flight when `load` was read: what came and went since is the difference to `inflight`."""
 
-    def requests(self) -> int:
-        """Requests there now: those last reported, corrected by what the router gave and saw end since.
+    requests: int = field(init=False, compare=False, default=0)
+    """Requests there now: those last reported, corrected by what the router gave and saw end since.
 
-        Never less than the router's own, which is all there is while nothing is reported. A report
-        alone lags behind a burst; the router alone does not see what other clients sent.
-        """
-        if self.load is None:
-            return self.inflight.requests
-        since = self.inflight.requests - self.inflight_at_load.requests
-        return max(self.inflight.requests, self.load.running + self.load.waiting + since)
+    Never less than the router's own, which is all there is while nothing is reported. A report alone lags
+    behind a burst; the router alone does not see what other clients sent.
+    """
+    kv_used_tokens: int = field(init=False, compare=False, default=0)
+    """KV slots taken now, by the same rule as `requests`."""
+    kv_total_tokens: int | None = field(init=False, compare=False, default=None)
+    """KV slots there are, as reported or as discovered at join; None if neither tells."""
 
-    def kv_used_tokens(self) -> int:
-        """KV slots taken now, by the same rule as `requests`."""
-        if self.load is None or self.load.kv_used_tokens is None:
-            return self.inflight.kv_tokens
-        since = self.inflight.kv_tokens - self.inflight_at_load.kv_tokens
-        return max(self.inflight.kv_tokens, self.load.kv_used_tokens + since)
-
-    def kv_total_tokens(self) -> int | None:
-        """KV slots there are, as reported or as discovered at join; None if neither tells."""
-        if self.load is not None and self.load.kv_total_tokens is not None:
-            return self.load.kv_total_tokens
-        total = self.facts.get("kv_total_tokens")
-        return total if isinstance(total, int) else None
+    def __post_init__(self) -> None:
+        """Derive what every policy reads of every candidate: once for each change, not at each reading."""
+        load, given, seen = self.load, self.inflight, self.inflight_at_load
+        requests, used, total = given.requests, given.kv_tokens, None
+        if load is not None:
+            requests = max(requests, load.running + load.waiting + requests - seen.requests)
+            total = load.kv_total_tokens
+            if load.kv_used_tokens is not None:
+                used = max(used, load.kv_used_tokens + used - seen.kv_tokens)
+        if total is None:
+            told = self.facts.get("kv_total_tokens")
+            total = told if isinstance(told, int) else None
+        object.__setattr__(self, "requests", requests)
+        object.__setattr__(self, "kv_used_tokens", used)
+        object.__setattr__(self, "kv_total_tokens", total)
 
     def kv_free_tokens(self) -> int | None:
         """KV slots left beside `kv_used_tokens`; None if capacity is unknown, negative if overcommitted."""
-        total = self.kv_total_tokens()
-        return None if total is None else total - self.kv_used_tokens()
+        return None if self.kv_total_tokens is None else self.kv_total_tokens - self.kv_used_tokens
 
 
 @dataclass(frozen=True, slots=True)

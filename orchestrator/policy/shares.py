@@ -15,4 +15,5 @@ def share_of_least(values: Sequence[float], scale: float) -> list[float]:
     if scale <= 0:
         raise ValueError(f"a scale is positive, not {scale}")
     least = min(values, default=0.0)
-    return [max(0.0, 1.0 - (value - least) / scale) for value in values]
+    end = least + scale
+    return [1.0 - (value - least) / scale if value < end else 0.0 for value in values]

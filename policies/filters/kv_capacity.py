@@ -42,9 +42,13 @@ class KvCapacity:
         """The candidates with room."""
         output_tokens = 0 if context.role is Role.PREFILL else self._params.output_tokens
         need = expected_kv_tokens(request, output_tokens)
-        return [e for e in candidates if self._fits(need, e)]
-
-    def _fits(self, need: int, endpoint: Endpoint) -> bool:
-        total = endpoint.kv_total_tokens()
-        used = endpoint.kv_used_tokens()
-        return total is None or used == 0 or need == 0 or used + need <= total * self._params.overcommit
+        if need == 0:
+            return candidates
+        times = self._params.overcommit
+        return [
+            e
+            for e in candidates
+            if e.kv_total_tokens is None
+            or e.kv_used_tokens == 0
+            or e.kv_used_tokens + need <= e.kv_total_tokens * times
+        ]

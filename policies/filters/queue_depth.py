@@ -34,7 +34,7 @@ class QueueDepthLimit:
         return [e for e in candidates if self._fits(e)]
 
     def _fits(self, endpoint: Endpoint) -> bool:
-        if endpoint.requests() >= self._params.max:
+        if endpoint.requests >= self._params.max:
             return False
         if self._params.max_waiting is None or endpoint.load is None:
             return True

@@ -23,13 +23,11 @@ class KvUtilization:
     ) -> Sequence[float]:
         """One share per candidate."""
         need = request.prompt_tokens if context.role is Role.PREFILL else expected_kv_tokens(request)
-        shares = [self._free(need, e) for e in candidates]
-        told = [s for s in shares if s is not None]
+        used = [
+            (e.kv_used_tokens + need) / e.kv_total_tokens if e.kv_total_tokens else None for e in candidates
+        ]
+        told = [1.0 - u if u < 1.0 else 0.0 for u in used if u is not None]
+        if len(told) == len(used):
+            return told
         mean = sum(told) / len(told) if told else 1.0
-        return [mean if s is None else s for s in shares]
-
-    def _free(self, need: int, endpoint: Endpoint) -> float | None:
-        total = endpoint.kv_total_tokens()
-        if not total:
-            return None
-        return max(0.0, 1.0 - (endpoint.kv_used_tokens() + need) / total)
+        return [mean if u is None else 1.0 - u if u < 1.0 else 0.0 for u in used]

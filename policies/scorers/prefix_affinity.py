@@ -40,5 +40,5 @@ class PrefixAffinity:
         cached_blocks = context.prefix.cached_blocks
         # The prompt's size is an estimate, and blocks are another: whichever is larger is the whole.
         whole = max(request.prompt_tokens, len(hashes) * context.block_tokens, self._full)
-        per_block = context.block_tokens / whole
-        return [cached_blocks(e.id, hashes) * per_block for e in candidates]
+        each = context.block_tokens
+        return [cached_blocks(e.id, hashes) * each / whole for e in candidates]

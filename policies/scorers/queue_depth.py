@@ -28,4 +28,4 @@ class QueueDepth:
         self, request: RequestView, candidates: Sequence[Endpoint], context: Context
     ) -> Sequence[float]:
         """One share per candidate."""
-        return share_of_least([e.requests() for e in candidates], self._scale)
+        return share_of_least([e.requests for e in candidates], self._scale)

@@ -36,13 +36,14 @@ class TokenLoad:
     ) -> Sequence[float]:
         """One share per candidate."""
         if context.role is Role.DECODE:
-            work = [e.kv_used_tokens() for e in candidates]
+            work = [e.kv_used_tokens for e in candidates]
         else:
-            work = [e.inflight.prefill_tokens + self._foreign(e) for e in candidates]
+            each = self._params.foreign_tokens
+            work = [e.inflight.prefill_tokens + each * _foreign_waiting(e) for e in candidates]
         return share_of_least(work, self._params.scale_tokens)
 
-    def _foreign(self, endpoint: Endpoint) -> int:
-        if endpoint.load is None:
-            return 0
-        waiting = min(endpoint.requests() - endpoint.inflight.requests, endpoint.load.waiting)
-        return waiting * self._params.foreign_tokens
+
+def _foreign_waiting(endpoint: Endpoint) -> int:
+    """Requests in the engine's own queue that the router did not send."""
+    foreign = endpoint.requests - endpoint.inflight.requests
+    return min(foreign, endpoint.load.waiting) if foreign and endpoint.load else 0
