@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.engines.base import FlagValue, HttpCall, Probes, Setting, Word
+from orchestrator.engines.base import HttpCall, Probes, Setting, Word
+from orchestrator.engines.flags import words as flag_words
 
 ROLE = "role"
 """Origin of the words that follow from what the router is launched over."""
@@ -85,9 +85,7 @@ class ForeignRouter:
         rendered = [Word(word, ROLE) for word in words]
         if self.checks_keys and keys.client:
             rendered += [Word("--api-key", ROLE), Word(keys.client[0], ROLE, secret=True)]
-        for name, setting in flags.items():
-            rendered += _flag_words(name, setting)
-        return tuple(rendered)
+        return (*rendered, *flag_words(flags))
 
     def _connector(self, prefill: Sequence[Behind], flags: Mapping[str, Setting]) -> list[str]:
         """The flag for a KV connector other than its default, told from the pools' `transfer`."""
@@ -150,26 +148,3 @@ KINDS: Mapping[str, ForeignRouter] = {
     ),
 }
 """By the name a topology gives in `router.kind`, which is also their package's."""
-
-
-def _flag_words(name: str, setting: Setting) -> list[Word]:
-    return [Word(text, setting.origin) for text in flag_texts(name, setting.value)]
-
-
-def flag_texts(name: str, value: FlagValue) -> list[str]:
-    """The words of one flag, by the rule of `FlagValue`."""
-    if value is None or value is False:
-        return []
-    if value is True:
-        return [f"--{name}"]
-    if isinstance(value, list):
-        return [f"--{name}", *(_text(item) for item in value)]
-    return [f"--{name}", _text(value)]
-
-
-def _text(value: FlagValue) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict | list | bool) or value is None:
-        return json.dumps(value, separators=(",", ":"))
-    return str(value)

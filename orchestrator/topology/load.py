@@ -41,6 +41,10 @@ class Folder:
                 parts.append(part)
         return str(Path(*parts))
 
+    def program(self, text: str) -> str:
+        """`text` made absolute if there is a slash in it; a bare name is looked up by the system."""
+        return self.absolute(text) if "/" in text else text
+
     def if_path(self, text: str) -> str:
         """`text` made absolute if it is written as a path (`./`, `../`, `/`, `~`), else as it is."""
         return self.absolute(text) if text and _PATH.fullmatch(text) else text

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.engines.base import Setting
+from orchestrator.engines.flags import as_object
 from orchestrator.topology.values import flag_name
 
 Settings = Mapping[str, Setting]
@@ -19,7 +20,7 @@ def as_settings(
 
 
 def layered(*layers: Settings) -> dict[str, Setting]:
-    """The layers merged, later ones over earlier ones; mappings are merged key by key.
+    """The layers merged, later ones over earlier ones; mappings (JSON text too) key by key.
 
     A None stays, so that it can also take away what an adapter would set by itself.
     """
@@ -27,9 +28,9 @@ def layered(*layers: Settings) -> dict[str, Setting]:
     for layer in layers:
         for name, setting in layer.items():
             below = merged.get(name)
-            if below is not None and isinstance(below.value, dict) and isinstance(setting.value, dict):
-                value = _deep(below.value, setting.value)
-                merged[name] = Setting(value, f"{below.origin} + {setting.origin}")
+            old, new = (as_object(below.value) if below else None), as_object(setting.value)
+            if below is not None and old is not None and new is not None:
+                merged[name] = Setting(_deep(old, new), f"{below.origin} + {setting.origin}")
             else:
                 merged[name] = setting
     return merged

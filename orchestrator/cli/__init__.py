@@ -1,0 +1,1 @@
+"""The command line: parse, call one function, turn errors into exit codes."""

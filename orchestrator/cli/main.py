@@ -1,0 +1,48 @@
+"""The entry point: every command registered on one application, errors mapped to exit codes."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli import plan as _plan
+from orchestrator.cli import route as _route
+from orchestrator.cli.app import app, show_error
+from orchestrator.errors import PdctlError
+
+__all__ = ["app", "run"]
+
+COMMANDS = (_plan, _route)
+"""The modules whose import registered their commands."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pdctl {version('pdctl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+def run() -> None:
+    """Run the command line and exit: 0, a PdctlError's code, or click's own 2 for bad usage."""
+    try:
+        app()
+    except PdctlError as error:
+        show_error(error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # Whoever read us (`head`, a pager) has seen enough; nothing is left to flush to.
+        sys.stderr.close()
+        sys.exit(1)

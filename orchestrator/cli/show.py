@@ -1,0 +1,105 @@
+"""A plan as text: commands that can be pasted into a shell, or every word with its origin."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from orchestrator.engines.base import Word
+from orchestrator.topology.mask import shown
+from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan
+
+_ORIGIN_COLUMN = 64
+
+
+def summary(plan: Plan) -> str:
+    """One line: what the deployment consists of."""
+    roles = Counter((i.role.value, i.engine, i.external) for i in plan.instances)
+    parts = [
+        f"{count} {role} ({engine}{', external' if external else ''})"
+        for (role, engine, external), count in roles.items()
+    ]
+    router = "no router"
+    if plan.router is not None:
+        kind = "router" if plan.router.kind == "pdctl" else plan.router.kind
+        router = f"{kind} at {plan.router.url}"
+    return f"{plan.name}: {' + '.join(parts)}, {router}"
+
+
+def as_text(plan: Plan, *, explain: bool = False) -> Iterator[str]:
+    """The lines of `pdctl plan`; with `explain`, the words with their origins instead of commands."""
+    render = _explained if explain else _command
+    yield f"# {summary(plan)}"
+    yield f"# state: {plan.state_dir}"
+    for instance in plan.instances:
+        yield ""
+        yield from _instance_head(instance)
+        if not instance.external:
+            yield from render(instance.argv, instance.env)
+    if plan.router is not None:
+        yield ""
+        yield from _router_head(plan.router)
+        yield from render(plan.router.argv, plan.router.env)
+
+
+def _instance_head(instance: InstancePlan) -> Iterator[str]:
+    facts = [instance.role.value, instance.engine]
+    if instance.external:
+        facts.append("external")
+    else:
+        facts.append(f"node {instance.node}")
+    if instance.version:
+        facts.append(f"version {instance.version}")
+    if instance.profile:
+        facts.append(f"profile {instance.profile}")
+    if instance.devices:
+        facts.append(f"GPUs {','.join(map(str, instance.devices))}")
+    yield f"# {instance.name}: {', '.join(facts)}"
+    ports = ", ".join(f"{purpose} {port}" for purpose, port in instance.ports.items())
+    yield f"#   {instance.url}  ports: {ports}"
+    if not instance.external:
+        yield (
+            f"#   ready within {instance.probes.ready_timeout_s:g} s, drained within {instance.drain_s:g} s, "
+            f"{instance.max_restarts} restarts"
+        )
+
+
+def _router_head(router: RouterPlan) -> Iterator[str]:
+    yield f"# router: {router.kind}"
+    yield f"#   {router.url}  admin and metrics: {router.admin_url}"
+    if router.kind == "pdctl":
+        keys = len(router.credentials.client_keys)
+        yield f"#   clients need {'one of ' + str(keys) + ' keys' if keys else 'no key'}"
+
+
+def _command(argv: Sequence[Word], env: Mapping[str, Word]) -> Iterator[str]:
+    lines = [f"{name}={shlex.quote(shown(word))}" for name, word in env.items()]
+    lines += [" ".join(shlex.quote(shown(word)) for word in group) for group in grouped(argv)]
+    yield from " \\\n  ".join(lines).split("\n")
+
+
+def _explained(argv: Sequence[Word], env: Mapping[str, Word]) -> Iterator[str]:
+    for name, word in env.items():
+        yield _with_origin(f"{name}={shlex.quote(shown(word))}", [word])
+    for group in grouped(argv):
+        yield _with_origin(" ".join(shlex.quote(shown(word)) for word in group), group)
+
+
+def _with_origin(text: str, words: Sequence[Word]) -> str:
+    origins = ", ".join(dict.fromkeys(word.origin for word in words))
+    return f"  {text:<{_ORIGIN_COLUMN}}  {origins}"
+
+
+def grouped(argv: Sequence[Word]) -> list[list[Word]]:
+    """Words in groups that belong on one line: the program and its module, then each flag with its values."""
+    groups: list[list[Word]] = []
+    flags_begun = False
+    for word in argv:
+        is_flag = word.text.startswith("--")
+        if not groups or is_flag or (not flags_begun and word.text.startswith("-m")):
+            groups.append([word])
+        else:
+            groups[-1].append(word)
+        flags_begun = flags_begun or is_flag
+    return groups

@@ -1,0 +1,220 @@
+"""The planner: a pure function from what was read to the plan, or to every reason why there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.core.address import http_url, split_http_url
+from orchestrator.core.types import Role
+from orchestrator.engines.base import InstanceSpec, Setting, Word
+from orchestrator.errors import Problem, TopologyError
+from orchestrator.topology.inputs import Inputs, Part
+from orchestrator.topology.layout import Layout, lay_out, shape_of
+from orchestrator.topology.lint import lint
+from orchestrator.topology.plan import InstancePlan, Plan
+from orchestrator.topology.router_plan import plan_router
+from orchestrator.topology.schema import Node
+from orchestrator.topology.settings import as_settings, layered
+from orchestrator.topology.words import interpreter, marked, marked_env
+
+
+def build(inputs: Inputs) -> Plan:
+    """The plan. Raises TopologyError with every finding of placement, lint and the adapters at once."""
+    layout = lay_out(inputs)
+    if layout.problems:
+        raise TopologyError(_in_order(layout.problems))
+    specs = {part.name: _specs(inputs, part, layout) for part in inputs.parts}
+    problems = lint(inputs, specs)
+    instances: list[InstancePlan] = []
+    for part in inputs.parts:
+        for spec in specs[part.name]:
+            try:
+                instances.append(_instance(inputs, part, spec, layout))
+            except TopologyError as error:
+                problems += [_placed(inputs, part, p) for p in error.problems]
+    router = None
+    if not any(p.severity == "error" for p in problems):
+        router, more = plan_router(inputs, instances)
+        problems += more
+    errors = list(dict.fromkeys(p for p in problems if p.severity == "error"))
+    if errors:
+        raise TopologyError(_in_order(errors))
+    return Plan(
+        name=inputs.topology.name,
+        file=inputs.file,
+        base_dir=str(inputs.folder.base),
+        state_dir=inputs.state_dir,
+        seed=_seed(inputs),
+        instances=tuple(instances),
+        router=router,
+        warnings=tuple(str(p) for p in _in_order(problems)),
+    )
+
+
+def _in_order(problems: Sequence[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda p: (p.file or "", p.line or 0))
+
+
+def _seed(inputs: Inputs) -> int:
+    if inputs.topology.seed is not None:
+        return inputs.topology.seed
+    digest = hashlib.sha256(inputs.topology.name.encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _specs(inputs: Inputs, part: Part, layout: Layout) -> tuple[InstanceSpec, ...]:
+    nodes = {n.name: n for n in inputs.topology.hosts}
+    made = []
+    for index, name in part.instances():
+        if part.pool.external is not None:
+            made.append(_external_spec(inputs, part, index, name))
+            continue
+        seat = layout.seats[name]
+        made.append(
+            _launched_spec(inputs, part, index, name, nodes[seat.node], seat.gpus, layout.ports[name])
+        )
+    return tuple(made)
+
+
+def _base_spec(inputs: Inputs, part: Part, index: int, name: str) -> InstanceSpec:
+    topology, pool = inputs.topology, part.pool
+    runtime = pool.runtime.version if pool.runtime else None
+    engine_key = topology.router.credentials.engine_key
+    return InstanceSpec(
+        name=name,
+        pool=part.name,
+        role=pool.role,
+        index=index,
+        model_path=inputs.folder.if_path(topology.model.path or ""),
+        served_name=topology.served_name,
+        address="",
+        bind="",
+        ports={},
+        shape=shape_of(part),
+        transfer=part.transfer,
+        version=runtime or inputs.versions.get(part.name),
+        key=engine_key.get_secret_value() if engine_key else None,
+        disaggregated=pool.role is not Role.UNIFIED,
+        options=dict(pool.options),
+        revision=topology.model.revision,
+    )
+
+
+def _external_spec(inputs: Inputs, part: Part, index: int, name: str) -> InstanceSpec:
+    assert part.pool.external is not None
+    external = part.pool.external[index]
+    host, port = split_http_url(external.url)
+    ports = {"http": port}
+    if external.bootstrap_port is not None:
+        ports["bootstrap"] = external.bootstrap_port
+    return replace(_base_spec(inputs, part, index, name), address=host, bind=host, ports=ports)
+
+
+def _launched_spec(
+    inputs: Inputs,
+    part: Part,
+    index: int,
+    name: str,
+    node: Node,
+    gpus: tuple[int, ...],
+    ports: Mapping[str, int],
+) -> InstanceSpec:
+    node_index = inputs.topology.hosts.index(node)
+    return replace(
+        _base_spec(inputs, part, index, name),
+        address=node.address,
+        bind=node.address,
+        ports=dict(ports),
+        flags=layered(part.profile.flags, _written(inputs, (*part.place, "flags"), part.pool.flags)),
+        env=layered(
+            part.profile.env,
+            _written(inputs, ("nodes", node_index, "env"), node.env),
+            _written(inputs, (*part.place, "env"), part.pool.env),
+        ),
+        devices=gpus,
+        nics=node.nics.near(gpus),
+    )
+
+
+def _written(inputs: Inputs, place: tuple[str | int, ...], values: Mapping[str, Any]) -> dict[str, Setting]:
+    return as_settings(
+        values, lambda name: f"topology {inputs.source.origin((*place, name))}", flags=place[-1] == "flags"
+    )
+
+
+def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) -> InstancePlan:
+    pool, profile, adapter = part.pool, part.profile, part.adapter
+    external = pool.external is not None
+    node = "" if external else layout.seats[spec.name].node
+    argv, env = ((), {}) if external else _command(inputs, part, spec)
+    probes = adapter.probes(spec)
+    ready_timeout_s = pool.ready_timeout or profile.ready_timeout_s
+    if ready_timeout_s is not None:
+        probes = replace(probes, ready_timeout_s=ready_timeout_s)
+    made = InstancePlan(
+        name=spec.name,
+        pool=part.name,
+        role=spec.role,
+        engine=pool.engine,
+        model=spec.served_name,
+        node=node,
+        url=http_url(spec.address, spec.ports["http"]),
+        argv=argv,
+        env=env,
+        ports=spec.ports,
+        probes=probes,
+        facts=adapter.facts(spec),
+        labels=_labels(inputs, part, node),
+        devices=spec.devices,
+        options=spec.options,
+        hints=adapter.hints,
+        version=spec.version,
+        profile=profile.name,
+        external=external,
+        disaggregated=spec.disaggregated,
+        max_restarts=profile.max_restarts if pool.max_restarts is None else pool.max_restarts,
+        drain_s=profile.drain_s if pool.drain_timeout is None else pool.drain_timeout,
+    )
+    return replace(made, digest=_digest(made))
+
+
+def _command(inputs: Inputs, part: Part, spec: InstanceSpec) -> tuple[tuple[Word, ...], dict[str, Word]]:
+    """The whole command line and environment; a variable set to null goes, whoever set it."""
+    dropped = {name for name, setting in spec.env.items() if setting.value is None}
+    kept = {name: setting for name, setting in spec.env.items() if name not in dropped}
+    command = part.adapter.command(replace(spec, env=kept))
+    argv = (*interpreter(inputs, part.pool.runtime, part.place), *command.argv)
+    env = {name: word for name, word in command.env.items() if name not in dropped}
+    return marked(argv, inputs.secrets), marked_env(env, inputs.secrets)
+
+
+def _labels(inputs: Inputs, part: Part, node: str) -> dict[str, str]:
+    if not node:
+        return dict(part.pool.labels)
+    host = next(n for n in inputs.topology.hosts if n.name == node)
+    return {"node": node, **host.labels, **part.pool.labels}
+
+
+def _digest(made: InstancePlan) -> str:
+    """A SHA-256 over all that a running process of this instance was given."""
+    what = {
+        "argv": [word.text for word in made.argv],
+        "env": {name: word.text for name, word in made.env.items()},
+        "cwd": made.cwd,
+        "node": made.node,
+        "url": made.url,
+        "ports": made.ports,
+    }
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def _placed(inputs: Inputs, part: Part, problem: Problem) -> Problem:
+    """An adapter's finding with the pool's line, unless it says itself where it lies."""
+    if problem.file is not None:
+        return problem
+    at = inputs.source.problem(part.place, problem.message)
+    return replace(problem, file=at.file, line=at.line, field=problem.field or at.field)

@@ -1,0 +1,69 @@
+"""What a plan is made from: the typed topology with its adapters and profiles, all read already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.engines.base import Engine
+from orchestrator.topology.load import Folder
+from orchestrator.topology.profiles import LaunchProfile
+from orchestrator.topology.schema import Pool, Topology
+from orchestrator.topology.source import Place, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One pool with what its references led to."""
+
+    name: str
+    pool: Pool
+    adapter: Engine
+    profile: LaunchProfile
+
+    @property
+    def place(self) -> Place:
+        """Where the pool stands in the file."""
+        return ("pools", self.name)
+
+    @property
+    def transfer(self) -> str | None:
+        """The KV transfer backend or connector: the pool's, else the profile's."""
+        return self.pool.transfer or self.profile.transfer
+
+    @property
+    def dialect(self) -> str:
+        """The protocol its endpoints speak: the adapter's name, or the one it imitates."""
+        return str(self.pool.options.get("dialect", self.adapter.name))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that each of its instances takes."""
+        if self.pool.gpus is not None:
+            return self.pool.gpus
+        return self.pool.tp * self.pool.pp * self.pool.dp if self.profile.gpus else 0
+
+    def instances(self) -> Iterator[tuple[int, str]]:
+        """Index and name of each instance, external ones included."""
+        return ((index, f"{self.name}-{index}") for index in range(self.pool.size))
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All that `build` looks at; nothing else, so that equal inputs give equal plans.
+
+    `python` is the interpreter of pdctl itself, `versions` the engine's version by pool where it is
+    known, `secrets` every text that must not be printed, `scheduling` the profile in force as data.
+    """
+
+    topology: Topology
+    source: Source
+    file: str
+    folder: Folder
+    state_dir: str
+    parts: tuple[Part, ...]
+    python: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    secrets: frozenset[str] = frozenset()
+    scheduling: Mapping[str, Any] = field(default_factory=dict)

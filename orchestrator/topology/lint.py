@@ -1,0 +1,173 @@
+"""What is wrong between the parts of a topology, each of which is right by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.core.address import is_loopback, is_wildcard
+from orchestrator.core.types import Role
+from orchestrator.engines.base import InstanceSpec, LintContext
+from orchestrator.errors import Problem
+from orchestrator.topology.inputs import Inputs, Part
+from orchestrator.topology.problems import close_to
+from orchestrator.topology.source import Place
+from orchestrator.topology.values import REFERENCE
+
+
+def lint(inputs: Inputs, specs: Mapping[str, Sequence[InstanceSpec]]) -> list[Problem]:
+    """Every finding of the rules here and of the engines' adapters, errors and warnings."""
+    found = [problem for rule in RULES for problem in rule(inputs)]
+    for parts in _by_adapter(inputs):
+        launched = [part for part in parts if part.pool.external is None]
+        context = LintContext(
+            specs=tuple(spec for part in launched for spec in specs[part.name]),
+            origins={p.name: (inputs.source.name, inputs.source.line(p.place)) for p in parts},
+        )
+        found += [_located(inputs, problem) for problem in parts[0].adapter.lint(context)]
+    return found
+
+
+def _by_adapter(inputs: Inputs) -> list[list[Part]]:
+    groups: dict[type, list[Part]] = {}
+    for part in inputs.parts:
+        groups.setdefault(type(part.adapter), []).append(part)
+    return list(groups.values())
+
+
+def _located(inputs: Inputs, problem: Problem) -> Problem:
+    """An adapter's finding with file and line: those of its field if it names one."""
+    if problem.file is not None:
+        return problem
+    place: Place = tuple(problem.field.split(".")) if problem.field else ("pools",)
+    return replace(problem, file=inputs.source.name, line=inputs.source.line(place))
+
+
+def _populated(inputs: Inputs, *roles: Role) -> list[Part]:
+    return [part for part in inputs.parts if part.pool.role in roles and part.pool.size > 0]
+
+
+def roles(inputs: Inputs) -> Iterator[Problem]:
+    """A prefill engine is of no use without a decode engine, nor the other way round."""
+    for here, there in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
+        if _populated(inputs, here) and not _populated(inputs, there):
+            part = _populated(inputs, here)[0]
+            yield inputs.source.problem(
+                part.place,
+                f"{here.value} instances, but none for {there.value} to hand off with",
+                hint=f"add a pool with `role: {there.value}`, or make this one `role: unified`",
+                rule="roles",
+            )
+    if _populated(inputs, Role.ENCODE) and not _populated(inputs, Role.PREFILL, Role.UNIFIED):
+        part = _populated(inputs, Role.ENCODE)[0]
+        yield inputs.source.problem(part.place, "encoders, but nothing to encode for", rule="roles")
+    if not any(part.pool.size for part in inputs.parts):
+        yield inputs.source.problem(("pools",), "no pool has an instance", rule="roles")
+
+
+def one_protocol(inputs: Inputs) -> Iterator[Problem]:
+    """Any prefill engine may be paired with any decode engine, so all must speak one hand-off."""
+    pairs = _populated(inputs, Role.PREFILL, Role.DECODE)
+    for part in pairs[1:]:
+        first = pairs[0]
+        if part.dialect != first.dialect:
+            message = (
+                f"speaks {part.dialect}, pool {first.name} speaks {first.dialect}: "
+                "KV cannot be handed off between them"
+            )
+            yield inputs.source.problem((*part.place, "engine"), message, rule="one-protocol")
+        elif part.transfer != first.transfer and part.pool.external is None and first.pool.external is None:
+            message = (
+                f"transfers KV by {part.transfer or 'the default'}, "
+                f"pool {first.name} by {first.transfer or 'the default'}"
+            )
+            yield inputs.source.problem((*part.place, "transfer"), message, rule="one-protocol")
+
+
+def model_path(inputs: Inputs) -> Iterator[Problem]:
+    """Whoever is launched has a model to load."""
+    if inputs.topology.model.path is None and any(part.pool.external is None for part in inputs.parts):
+        message = "is required: pdctl launches engines here, and they need to know what to load"
+        yield inputs.source.problem(("model", "path"), message, rule="model-path")
+
+
+def addresses(inputs: Inputs) -> Iterator[Problem]:
+    """With several nodes, each needs an address that the others can reach."""
+    hosts = inputs.topology.hosts
+    for index, node in enumerate(hosts):
+        if is_wildcard(node.address):
+            message = f"{node.address} is every interface; name the one that peers and the router reach"
+            yield inputs.source.problem(("nodes", index, "address"), message, rule="addresses")
+        elif is_loopback(node.address) and not all(is_loopback(n.address) for n in hosts):
+            message = f"{node.address} cannot be reached from the other nodes"
+            yield inputs.source.problem(("nodes", index, "address"), message, rule="addresses")
+
+
+def port_ranges(inputs: Inputs) -> Iterator[Problem]:
+    """Two nodes at one address share its ports."""
+    hosts = inputs.topology.hosts
+    for index, node in enumerate(hosts):
+        for other in hosts[:index]:
+            apart = node.ports[0] > other.ports[1] or node.ports[1] < other.ports[0]
+            if node.address == other.address and not apart:
+                message = f"overlaps the ports of node {other.name}, which has the same address"
+                yield inputs.source.problem(("nodes", index, "ports"), message, rule="port-ranges")
+
+
+def classes(inputs: Inputs) -> Iterator[Problem]:
+    """SLO classes that are named exist."""
+    topology = inputs.topology
+    named: list[tuple[Place, str | None]] = [
+        (("scheduling", "default_class"), topology.scheduling.default_class)
+    ]
+    named += [(("tenants", name, "slo_class"), t.slo_class) for name, t in topology.tenants.items()]
+    for place, name in named:
+        if name is not None and name not in topology.slo_classes:
+            hint = close_to(name, topology.slo_classes)
+            yield inputs.source.problem(place, f"there is no SLO class {name!r}", hint=hint, rule="classes")
+
+
+def inline_secrets(inputs: Inputs) -> Iterator[Problem]:
+    """A key in the file ends up in version control."""
+    data = inputs.source.data
+    given: list[tuple[Place, Any]] = [
+        (("router", "credentials", name), value)
+        for name, value in data.get("router", {}).get("credentials", {}).items()
+    ]
+    given += [(("tenants", name, "keys"), t.get("keys")) for name, t in data.get("tenants", {}).items()]
+    for place, value in given:
+        texts = value if isinstance(value, list) else [value]
+        if any(isinstance(text, str) and not REFERENCE.fullmatch(text) for text in texts):
+            yield inputs.source.problem(
+                place,
+                "a key is written in the file",
+                hint="write ${env:NAME} and keep the key in the environment",
+                rule="inline-secrets",
+                severity="warn",
+            )
+
+
+def untried(inputs: Inputs) -> Iterator[Problem]:
+    """Who uses a profile that nobody has run yet should know."""
+    for part in inputs.parts:
+        if not part.profile.tried and part.pool.external is None:
+            yield inputs.source.problem(
+                (*part.place, "profile"),
+                f"launch profile {part.profile.name} is written from documentation and untried",
+                rule="untried",
+                severity="warn",
+            )
+
+
+RULES: Sequence[Callable[[Inputs], Iterator[Problem]]] = (
+    roles,
+    one_protocol,
+    model_path,
+    addresses,
+    port_ranges,
+    classes,
+    inline_secrets,
+    untried,
+)
+"""Every rule of the topology itself, in the order of docs/topology.md."""

@@ -1,0 +1,201 @@
+"""From a topology file to its plan: reads the file and all it refers to, and tells every finding at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.types import Role
+from orchestrator.engines.base import Engine
+from orchestrator.errors import ParamError, PdctlError, PluginError, Problem, TopologyError
+from orchestrator.policy.build import build as build_policies
+from orchestrator.policy.profiles import PROFILES, complete
+from orchestrator.topology.adapters import load_adapter
+from orchestrator.topology.build import build
+from orchestrator.topology.inputs import Inputs, Part
+from orchestrator.topology.load import Draft, draft
+from orchestrator.topology.plan import Plan
+from orchestrator.topology.problems import close_to
+from orchestrator.topology.profiles import Finder, LaunchProfile, shipped_roots
+from orchestrator.topology.schema import Pool
+from orchestrator.topology.source import Place
+from orchestrator.topology.words import runtime_words
+
+DEFAULT_FILE = Path("topology.yaml")
+
+AskVersions = Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]
+"""Interpreter words and distribution names to the versions found; raises PdctlError if it does not run."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the references of a draft led to, as far as they led anywhere."""
+
+    adapters: dict[str, Engine] = field(default_factory=dict)
+    profiles: dict[str, LaunchProfile] = field(default_factory=dict)
+    scheduling: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def plan_file(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    environ: Mapping[str, str],
+    python: str = sys.executable,
+    ask: AskVersions | None = None,
+    roots: Sequence[Traversable] | None = None,
+) -> Plan:
+    """The plan of the topology at `path`, with `overrides` (`a.b=c`) applied.
+
+    `ask` finds out engines' versions in their environments (None: only declared ones are known);
+    `roots` are the folders of launch profiles (default: those installed). Raises TopologyError with
+    every finding about the file and what it refers to.
+    """
+    found = draft(path, overrides, environ)
+    references = _follow(found, shipped_roots() if roots is None else roots)
+    problems = [*found.problems, *references.problems]
+    if problems or found.topology is None:
+        raise TopologyError(sorted(problems, key=lambda p: (p.file or "", p.line or 0)))
+    topology = found.topology
+    versions, warnings = _versions(found, references, python, ask) if ask else ({}, [])
+    parts = (
+        Part(name, pool, references.adapters[name], references.profiles[name])
+        for name, pool in topology.pools.items()
+    )
+    plan = build(
+        Inputs(
+            topology=topology,
+            source=found.source,
+            file=str(path.absolute()),
+            folder=found.folder,
+            state_dir=state_dir(found),
+            parts=tuple(parts),
+            python=python,
+            versions=versions,
+            secrets=frozenset(found.scope.secrets),
+            scheduling=references.scheduling,
+        )
+    )
+    return replace(plan, warnings=(*plan.warnings, *map(str, warnings)))
+
+
+def state_dir(found: Draft) -> str:
+    """The state directory of a sound draft: the one it names, else the default for its name."""
+    assert found.topology is not None
+    if found.topology.state_dir is not None:
+        return found.folder.absolute(found.topology.state_dir)
+    return str(found.state_home / "pdctl" / found.topology.name)
+
+
+def _follow(found: Draft, roots: Sequence[Traversable]) -> _Found:
+    """Resolve what the draft's sound parts refer to: adapters, launch profiles, nodes, scheduling."""
+    led = _Found()
+    finder = Finder(roots, found.folder.base)
+    for name, pool in found.pools.items():
+        _follow_pool(found, led, finder, name, pool)
+    _follow_nodes(found, led)
+    _follow_scheduling(found, led)
+    led.problems = list(dict.fromkeys(led.problems))
+    return led
+
+
+def _follow_pool(found: Draft, led: _Found, finder: Finder, name: str, pool: Pool) -> None:
+    place: Place = ("pools", name)
+    try:
+        adapter = load_adapter(pool.engine, found.folder.base)
+    except PluginError as error:
+        led.problems += [_at(found, (*place, "engine"), p) for p in error.problems]
+        return
+    led.adapters[name] = adapter.bind(pool.options)
+    if pool.role not in adapter.roles:
+        can = ", ".join(role.value for role in Role if role in adapter.roles)
+        message = f"engine {pool.engine} has no role {pool.role.value!r} here; it has {can}"
+        led.problems.append(found.source.problem((*place, "role"), message))
+    if pool.external is not None:
+        led.profiles[name] = LaunchProfile()
+        return
+    profile, problems = finder.find(pool.profile, adapter.name, pool.role)
+    led.profiles[name] = profile
+    led.problems += [_at(found, (*place, "profile"), p) for p in problems]
+
+
+def _follow_nodes(found: Draft, led: _Found) -> None:
+    raw = found.source.data.get("nodes")
+    listed = raw if isinstance(raw, list) else []
+    names = [n["name"] for n in listed if isinstance(n, dict) and isinstance(n.get("name"), str)] or ["local"]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            message = f"{name!r} is the name of another node already"
+            led.problems.append(found.source.problem(("nodes", index, "name"), message))
+    for pool_name, pool in found.pools.items():
+        places: list[tuple[Place, str]] = [
+            (("pools", pool_name, "nodes", i), n) for i, n in enumerate(pool.nodes or ())
+        ]
+        places += [(("pools", pool_name, "pin", i, "node"), p.node) for i, p in enumerate(pool.pin or ())]
+        for place, node in places:
+            if node not in names:
+                message = f"there is no node {node!r}"
+                led.problems.append(found.source.problem(place, message, hint=close_to(node, names)))
+
+
+def _follow_scheduling(found: Draft, led: _Found) -> None:
+    raw = found.source.data.get("scheduling")
+    section = raw if isinstance(raw, dict) else {}
+    profiles = section.get("profiles")
+    own = {k: v for k, v in profiles.items() if isinstance(v, dict)} if isinstance(profiles, dict) else {}
+    for name, data in own.items():
+        place: Place = ("scheduling", "profiles", name)
+        try:
+            build_policies(data, found.folder.base)
+        except ParamError as error:
+            for below, problem in zip(error.paths, error.problems, strict=True):
+                led.problems.append(_at(found, (*place, *below), problem))
+    chosen = section.get("profile", "default")
+    if isinstance(chosen, str) and chosen in own:
+        led.scheduling = complete(own[chosen])
+    elif isinstance(chosen, str) and chosen in PROFILES:
+        led.scheduling = complete(chosen)
+    elif isinstance(chosen, str):
+        message = f"there is no scheduling profile {chosen!r}"
+        hint = close_to(chosen, [*own, *PROFILES])
+        led.problems.append(found.source.problem(("scheduling", "profile"), message, hint=hint))
+
+
+def _at(found: Draft, place: Place, problem: Problem) -> Problem:
+    """A reference's finding, at the place in the topology that holds it unless it has a file of its own."""
+    if problem.file is not None:
+        return problem
+    return found.source.problem(place, problem.message, hint=problem.hint, rule=problem.rule)
+
+
+def _versions(
+    found: Draft, led: _Found, python: str, ask: AskVersions
+) -> tuple[dict[str, str], list[Problem]]:
+    """The engine's version by pool, each environment asked once; a warning where one does not run."""
+    versions: dict[str, str] = {}
+    warnings: list[Problem] = []
+    asked: dict[tuple[tuple[str, ...], tuple[str, ...]], Mapping[str, str]] = {}
+    for name, pool in found.pools.items():
+        wanted = tuple(getattr(led.adapters[name], "distributions", ()))
+        declared = pool.runtime is not None and pool.runtime.version is not None
+        if declared or pool.external is not None or not wanted:
+            continue
+        words = tuple(runtime_words(pool.runtime, found.folder)) or (python,)
+        try:
+            if (words, wanted) not in asked:
+                asked[words, wanted] = ask(words, wanted)
+        except PdctlError as error:
+            place: Place = ("pools", name, "runtime")
+            message = f"the engine's version is unknown: {error.message}"
+            warnings.append(found.source.problem(place, message, rule="runtime", severity="warn"))
+            asked[words, wanted] = {}
+        answer = asked[words, wanted]
+        version = next((answer[d] for d in wanted if d in answer), None)
+        if version is not None:
+            versions[name] = version
+    return versions, warnings
