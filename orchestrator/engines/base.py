@@ -19,7 +19,7 @@ after the flag; dict: one word of compact JSON; anything else: its text."""
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value before rendering, and its origin (`role prefill`, `profile f.yaml:12`, `topology t.yaml:30`)."""
+    """A value before rendering, and its origin (`role`, `profile f.yaml:12`, `topology t.yaml:30`)."""
 
     value: FlagValue
     origin: str
