@@ -1,0 +1,178 @@
+"""What the adapters' lint rules share: a user's settings and where they stand, pairs that must agree."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.core.types import Role
+from orchestrator.engines import flags
+from orchestrator.engines.base import InstanceSpec, LintContext, Setting
+from orchestrator.errors import Problem
+
+_WHERE = re.compile(r"(?P<file>\S+\.ya?ml):(?P<line>\d+)")
+_LOOPBACK = re.compile(r"127\.|localhost$|::1$|0\.0\.0\.0$|::$")
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Makes findings that point at where the user wrote the thing, or at the pool's declaration."""
+
+    context: LintContext
+    aliases: Mapping[str, str]
+
+    def user(self, spec: InstanceSpec) -> dict[str, Setting]:
+        """The user's flags under their plain names."""
+        return {flags.plain(name, self.aliases): setting for name, setting in spec.flags.items()}
+
+    def flag(self, spec: InstanceSpec, name: str) -> object:
+        """The value of the user's flag `name`, or None."""
+        setting = self.user(spec).get(name)
+        return None if setting is None else setting.value
+
+    def problem(
+        self,
+        spec: InstanceSpec,
+        rule: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        field: str = "",
+        at: Setting | None = None,
+        severity: str = "error",
+    ) -> Problem:
+        """A finding about `spec`'s pool, at the setting `at` if one is to blame."""
+        file, line = self.context.origins.get(spec.pool, (None, None))
+        if at is not None and (where := _WHERE.search(at.origin)):
+            file, line = where["file"], int(where["line"])
+        return Problem(
+            message=message,
+            file=file,
+            line=line,
+            field=f"pools.{spec.pool}.{field}" if field else f"pools.{spec.pool}",
+            hint=hint,
+            rule=rule,
+            severity=severity,
+        )
+
+
+def one_per_pool(specs: Iterable[InstanceSpec]) -> list[InstanceSpec]:
+    """One instance of each pool: instances of a pool share what most rules look at."""
+    return list({spec.pool: spec for spec in reversed(list(specs))}.values())[::-1]
+
+
+def sides(specs: Sequence[InstanceSpec]) -> Iterator[tuple[InstanceSpec, InstanceSpec]]:
+    """Every (prefill, decode) pair of pools that serve one model."""
+    pools = one_per_pool(specs)
+    for prefill in pools:
+        for decode in pools:
+            if (
+                prefill.role is Role.PREFILL
+                and decode.role is Role.DECODE
+                and prefill.served_name == decode.served_name
+            ):
+                yield prefill, decode
+
+
+def disagreements(
+    writer: Writer, names: Mapping[str, str], value: Callable[[InstanceSpec, str], object]
+) -> Iterator[Problem]:
+    """Findings for the settings of `names` (name to why it matters) that differ between P and D."""
+    for prefill, decode in sides(writer.context.specs):
+        for name, why in names.items():
+            ours, theirs = value(prefill, name), value(decode, name)
+            if ours != theirs:
+                yield writer.problem(
+                    decode,
+                    "pair-mismatch",
+                    f"{name} is {_shown(theirs)} here and {_shown(ours)} in {prefill.pool}: {why}",
+                    hint=f"give both pools the same {name}",
+                    field="flags",
+                    at=writer.user(decode).get(name) or writer.user(prefill).get(name),
+                )
+
+
+def owned(writer: Writer, names: Mapping[str, str]) -> Iterator[Problem]:
+    """Findings for flags (name to where it belongs) that the plan sets, and ports it must know of."""
+    for spec in one_per_pool(writer.context.specs):
+        for name, setting in writer.user(spec).items():
+            if name in names:
+                yield writer.problem(
+                    spec,
+                    "planned-flag",
+                    f"--{name} is set by the plan",
+                    hint=names[name],
+                    field=f"flags.{name}",
+                    at=setting,
+                )
+
+
+def unknown(
+    writer: Writer, known: frozenset[str], gone: Mapping[str, str], version: str
+) -> Iterator[Problem]:
+    """Findings for flags unknown to `version`: errors where a known one is near, or it went away."""
+    for spec in one_per_pool(writer.context.specs):
+        for name, setting in writer.user(spec).items():
+            if name in known or name.removeprefix("no-") in known:
+                continue
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            hint = gone.get(name) or (f"did you mean --{near[0]}?" if near else None)
+            same = spec.version is None or spec.version.startswith(version)
+            yield writer.problem(
+                spec,
+                "unknown-flag",
+                f"--{name} is not a flag of version {version}",
+                hint=hint,
+                field=f"flags.{name}",
+                at=setting,
+                severity="error" if hint and same else "warn",
+            )
+
+
+def gone_variables(writer: Writer, gone: Mapping[str, str]) -> Iterator[Problem]:
+    """Findings for environment variables that the engine no longer reads."""
+    for spec in one_per_pool(writer.context.specs):
+        for name, setting in spec.env.items():
+            if name in gone:
+                yield writer.problem(
+                    spec,
+                    "unknown-env",
+                    f"{name} is no longer read by the engine",
+                    hint=gone[name],
+                    field=f"env.{name}",
+                    at=setting,
+                )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is reachable from its own node only, or is no address at all (0.0.0.0)."""
+    return _LOOPBACK.match(host) is not None
+
+
+def unroutable(
+    writer: Writer, address: Callable[[InstanceSpec], tuple[str, Setting | None]], what: str
+) -> Iterator[Problem]:
+    """Findings for prefill pools whose `address` decode engines on another node cannot reach."""
+    specs = writer.context.specs
+    decodes = [spec for spec in specs if spec.role is Role.DECODE]
+    seen: set[str] = set()
+    for spec in specs:
+        host, setting = address(spec)
+        if spec.role is not Role.PREFILL or not is_loopback(host) or spec.pool in seen:
+            continue
+        away = [d for d in decodes if d.served_name == spec.served_name and d.address != spec.address]
+        if away:
+            seen.add(spec.pool)
+            yield writer.problem(
+                spec,
+                "unroutable-address",
+                f"{what} would be {host}, which {away[0].name} on {away[0].address} cannot reach",
+                hint="give the node its routable address (nodes.NAME.address)",
+                at=setting,
+            )
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else repr(value)

@@ -1,0 +1,174 @@
+"""SGLang's pools against each other, before anything is launched (0.5.23)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from orchestrator.core.types import Role
+from orchestrator.engines import linting
+from orchestrator.engines.base import InstanceSpec, LintContext
+from orchestrator.engines.linting import Writer, one_per_pool, sides
+from orchestrator.engines.sglang.command import ALIASES, transfer
+from orchestrator.engines.sglang.known import FLAGS, VERSION
+from orchestrator.errors import Problem
+
+_OWNED = {
+    "model-path": "write model.path in the topology",
+    "served-model-name": "write model.name in the topology",
+    "host": "engines listen on their node's address: nodes.NAME.address",
+    "port": "ports come from the node's range: nodes.NAME.ports",
+    "disaggregation-bootstrap-port": "ports come from the node's range: nodes.NAME.ports",
+    "nccl-port": "ports come from the node's range: nodes.NAME.ports",
+    "dist-init-addr": "ports come from the node's range: nodes.NAME.ports",
+    "nnodes": "instances are placed by the plan",
+    "node-rank": "instances are placed by the plan",
+    "tp-size": "write tp: N in the pool: GPUs are counted by it",
+    "pp-size": "write pp: N in the pool: GPUs are counted by it",
+    "dp-size": "write dp: N in the pool: GPUs and ports are counted by it",
+    "ep-size": "write ep: N in the pool",
+    "api-key": "write router.credentials.engine_key: probes and requests need it too",
+    "base-gpu-id": "GPUs are given by the plan: an instance sees only its own, from 0 on",
+}
+_GONE = {
+    "disaggregation-decode-tp": "gone: decode learns the prefill's layout from its bootstrap server",
+    "disaggregation-decode-dp": "gone: decode learns the prefill's layout from its bootstrap server",
+    "disaggregation-prefill-pp": "gone: decode learns the prefill's layout from its bootstrap server",
+}
+_GONE_ENV = {"SGLANG_DISAGG_STAGING_BUFFER_SIZE_MB": "it is SGLANG_DISAGG_STAGING_POOL_SIZE_MB now"}
+_PAIRED = {
+    "page-size": "the engines refuse each other's KV pages",
+    "kv-cache-dtype": "the engines refuse each other's KV pages",
+    "dtype": "KV has the model's type unless given, so the engines refuse each other's KV pages",
+    "revision": "the two sides would run different weights",
+    "disaggregation-decode-allocation-policy": "requests fail with an allocation policy mismatch",
+    "disaggregation-enable-kv-checksum": "one side checks what the other does not send",
+}
+_SECONDS = ("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")
+
+
+def lint(context: LintContext) -> Sequence[Problem]:
+    """Every finding, errors and warnings."""
+    writer = Writer(context, ALIASES)
+    return [
+        *linting.owned(writer, _OWNED),
+        *linting.unknown(writer, FLAGS, _GONE, VERSION),
+        *linting.gone_variables(writer, _GONE_ENV),
+        *_contradictions(writer),
+        *linting.disagreements(writer, _PAIRED, writer.flag),
+        *_pairs(writer),
+        *_ineffective(writer),
+        *_durations(writer),
+        *linting.unroutable(writer, lambda spec: (spec.bind, None), "the bootstrap server's address"),
+    ]
+
+
+def _contradictions(writer: Writer) -> Iterator[Problem]:
+    """A role implies flags; one that says otherwise makes an engine that cannot serve its pool."""
+    for spec in one_per_pool(writer.context.specs):
+        own = {
+            "disaggregation-mode": spec.role.value if spec.role is not Role.UNIFIED else "null",
+            "disaggregation-transfer-backend": transfer(spec),
+            "encoder-only": False,
+        }
+        for name, right in own.items():
+            setting = writer.user(spec).get(name)
+            if setting is None or setting.value in (None, right):
+                continue
+            hint = "remove it: the role implies it"
+            if name == "disaggregation-transfer-backend":
+                hint = "write transfer: in the pool instead, for both sides"
+            yield writer.problem(
+                spec,
+                "role-contradiction",
+                f"--{name} {setting.value} contradicts role {spec.role.value}, which needs {right}",
+                hint=hint,
+                field=f"flags.{name}",
+                at=setting,
+            )
+
+
+def _pairs(writer: Writer) -> Iterator[Problem]:
+    for prefill, decode in sides(writer.context.specs):
+        if transfer(prefill) != transfer(decode):
+            yield writer.problem(
+                decode,
+                "pair-mismatch",
+                f"transfer is {transfer(decode)} here and {transfer(prefill)} in {prefill.pool}",
+                hint="give both pools the same transfer",
+                field="transfer",
+            )
+        if decode.shape.pp not in (1, prefill.shape.pp):
+            yield writer.problem(
+                decode,
+                "pair-mismatch",
+                f"pp {decode.shape.pp} on decode needs pp {decode.shape.pp} or decode pp 1; "
+                f"{prefill.pool} has pp {prefill.shape.pp}",
+                field="pp",
+            )
+        staging = all("SGLANG_DISAGG_STAGING_BUFFER" in spec.env for spec in (prefill, decode))
+        if prefill.shape.tp != decode.shape.tp and not staging:
+            yield writer.problem(
+                decode,
+                "unequal-tp",
+                f"tp {decode.shape.tp} here, {prefill.shape.tp} in {prefill.pool}: KV is cut into a slice "
+                "per token, measured at 10 to 52 % more TTFT (models with MLA excepted)",
+                hint="equal tp, or SGLANG_DISAGG_STAGING_BUFFER: 1 on both sides (CUDA, not with MLA)",
+                field="tp",
+                severity="warn",
+            )
+
+
+def _ineffective(writer: Writer) -> Iterator[Problem]:
+    for spec in one_per_pool(writer.context.specs):
+        if spec.role is Role.UNIFIED:
+            continue
+        yield from _ineffective_flags(writer, spec)
+        if spec.role is Role.PREFILL and spec.shape.dp > 1:
+            yield writer.problem(
+                spec,
+                "prefill-dp",
+                "with --dp-size, half or more of the rooms fail with a follow_bootstrap_room conflict",
+                hint=f"use {spec.shape.dp} instances with dp: 1, or --attn-dp-size",
+                field="dp",
+            )
+        if spec.role is Role.PREFILL and transfer(spec) == "fake":
+            yield writer.problem(
+                spec, "fake-transfer", "a prefill engine refuses the transfer backend fake", field="transfer"
+            )
+
+
+def _ineffective_flags(writer: Writer, spec: InstanceSpec) -> Iterator[Problem]:
+    said = {
+        "max-queued-requests": (
+            "is ignored under disaggregation",
+            "queue-depth-limit in the router bounds it",
+        ),
+        "sleep-on-idle": ("delays hand-offs by up to a second: arriving KV does not wake the engine", None),
+    }
+    for name, (message, hint) in said.items():
+        setting = writer.user(spec).get(name)
+        if setting is not None and setting.value not in (None, False):
+            yield writer.problem(
+                spec,
+                "ineffective-flag",
+                f"--{name} {message}",
+                hint=hint,
+                field=f"flags.{name}",
+                at=setting,
+                severity="warn",
+            )
+
+
+def _durations(writer: Writer) -> Iterator[Problem]:
+    for spec in one_per_pool(writer.context.specs):
+        for name in _SECONDS:
+            setting = spec.env.get(name)
+            if setting is not None and not str(setting.value).isdigit():
+                yield writer.problem(
+                    spec,
+                    "bad-duration",
+                    f"{name} must be whole seconds, not {setting.value!r}",
+                    hint="the engine reads it as an integer and fails on anything else",
+                    field=f"env.{name}",
+                    at=setting,
+                )
