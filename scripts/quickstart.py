@@ -57,7 +57,12 @@ def pieces(url: str, body: dict[str, object]) -> Iterator[str]:
 def stream(url: str) -> None:
     """Stream one chat completion to the terminal, with its first-token time."""
     model = httpx.get(f"{url}/v1/models", timeout=10).json()["data"][0]["id"]
-    body = {"model": model, "stream": True, "max_tokens": 48, "messages": [{"role": "user", "content": PROMPT}]}
+    body = {
+        "model": model,
+        "stream": True,
+        "max_tokens": 48,
+        "messages": [{"role": "user", "content": PROMPT}],
+    }
     print(f"\n$ curl {url}/v1/chat/completions   (streamed)\n> {PROMPT}\n< ", end="", flush=True)
     started, first, count = time.perf_counter(), None, 0
     for piece in pieces(url, body):
@@ -98,7 +103,9 @@ def main() -> int:
         if not arguments.keep or code:
             code = pdctl("down", settings) or code
     if arguments.keep and code == 0:
-        print(f"\nStill running at {url}. Stop it with: pdctl down examples/quickstart.yaml --set state_dir={state}")
+        print(
+            f"\nStill running at {url}. Stop it with: pdctl down examples/quickstart.yaml --set state_dir={state}"
+        )
     return code
 
 

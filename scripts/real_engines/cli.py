@@ -55,9 +55,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog=f"They go to {install_root()}; set {ROOT_VARIABLE} to change that.",
     )
     parser.add_argument("part", nargs="?", choices=(*PARTS, "all"), default="all")
-    parser.add_argument(
-        "--check", action="store_true", help="only tell whether all is installed"
-    )
+    parser.add_argument("--check", action="store_true", help="only tell whether all is installed")
     return parser.parse_args(arguments)
 
 

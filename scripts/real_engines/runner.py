@@ -42,9 +42,7 @@ class Runner:
             sink.flush()
             offset = log.stat().st_size
             try:
-                process = subprocess.Popen(
-                    command, stdout=sink, stderr=subprocess.STDOUT, env=env
-                )
+                process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=env)
             except FileNotFoundError as error:
                 raise InstallError(f"{title}: {error}. {advice}") from error
             status = self._wait(title, process)
@@ -73,9 +71,7 @@ def query(command: Sequence[str]) -> str:
     """Return what a short command prints; raise InstallError if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise InstallError(
-            f"{' '.join(command[:3])} failed:\n{done.stderr.strip()[-2000:]}"
-        )
+        raise InstallError(f"{' '.join(command[:3])} failed:\n{done.stderr.strip()[-2000:]}")
     return done.stdout.strip()
 
 

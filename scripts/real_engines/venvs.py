@@ -35,9 +35,7 @@ class Venv:
             advice="The venv module is needed (Debian: apt-get install python3-venv).",
         )
 
-    def pip(
-        self, runner: Runner, title: str, arguments: Sequence[str], advice: str
-    ) -> None:
+    def pip(self, runner: Runner, title: str, arguments: Sequence[str], advice: str) -> None:
         command = [str(self.python), "-m", "pip", *arguments]
         runner.run(title, command, advice=advice)
 
@@ -55,9 +53,7 @@ class Venv:
             f"{TORCH_WHEEL_VARIABLE}=/path/to/torch-2.13.0+cpu-....whl.",
         )
 
-    def install(
-        self, runner: Runner, requirements: str, *, deps: bool = True
-    ) -> None:
+    def install(self, runner: Runner, requirements: str, *, deps: bool = True) -> None:
         """Install one of this package's requirements files."""
         options = [] if deps else ["--no-deps"]
         file = HERE / "requirements" / requirements
@@ -79,9 +75,7 @@ class Venv:
             else:
                 shutil.copyfile(source, target)
 
-    def add_distribution(
-        self, name: str, version: str, entry_points: str = ""
-    ) -> None:
+    def add_distribution(self, name: str, version: str, entry_points: str = "") -> None:
         """Make importlib.metadata know a distribution that pip did not install."""
         folder = self.site_packages / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir(exist_ok=True)
@@ -93,10 +87,7 @@ class Venv:
 
     def versions(self, names: Sequence[str]) -> dict[str, str]:
         """Return the installed versions of the named distributions."""
-        code = (
-            "import importlib.metadata as m, sys\n"
-            "for name in sys.argv[1:]: print(m.version(name))"
-        )
+        code = "import importlib.metadata as m, sys\nfor name in sys.argv[1:]: print(m.version(name))"
         lines = query([str(self.python), "-c", code, *names]).splitlines()
         return dict(zip(names, lines, strict=True))
 

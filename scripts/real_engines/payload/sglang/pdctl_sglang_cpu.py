@@ -24,9 +24,7 @@ def _declare_torchvision_ops() -> None:
 
     library = torch.library.Library("torchvision", "DEF")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.define(
-        "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-    )
+    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     # A Library takes its declarations back when it is collected.
     _kept_alive.append(library)
 
