@@ -1,0 +1,1 @@
+"""Starting the processes of a plan, keeping them up, and ending them without leaving an orphan."""

@@ -1,0 +1,119 @@
+"""The controller: the one process that holds a state directory's lock and runs its supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, aclosing, asynccontextmanager, closing, contextmanager
+from random import Random
+
+from orchestrator.clock import SystemClock
+from orchestrator.errors import LaunchError
+from orchestrator.launch import control, logs
+from orchestrator.launch.keeper import Shell, Tuning
+from orchestrator.launch.local import LocalLauncher
+from orchestrator.launch.paths import Lock, StateDir
+from orchestrator.launch.probe import HttpProber
+from orchestrator.launch.routerlink import SocketRouterLink
+from orchestrator.launch.state import Store
+from orchestrator.launch.supervisor import Supervisor
+
+IDLE_S = 10.0
+"""A controller without a plan and without anything to look after ends after this long."""
+
+
+@contextmanager
+def _logging(state: StateDir) -> Iterator[None]:
+    """While open, what the launcher logs goes to `logs/controller.log`."""
+    logger = logging.getLogger("orchestrator.launch")
+    before = logger.level, logger.propagate
+    with os.fdopen(logs.open_append(state.log("controller")), "a") as file:
+        handler = logging.StreamHandler(file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.level, logger.propagate = before
+
+
+@asynccontextmanager
+async def controller(state: StateDir, lock: Lock, tuning: Tuning | None = None) -> AsyncIterator[Supervisor]:
+    """Be the controller of `state`, whose `lock` the caller holds: adopt what runs, answer on the control
+    socket. On leaving, everything is let go of, not stopped."""
+    with ExitStack() as stack:
+        stack.callback(lock.release)
+        stack.enter_context(_logging(state))
+        store = stack.enter_context(closing(Store(state.db)))
+        async with HttpProber() as prober:
+            shell = Shell(
+                state=state,
+                store=store,
+                launcher=LocalLauncher(state),
+                prober=prober,
+                router=SocketRouterLink(state.router),
+                clock=SystemClock(),
+                rng=Random(),
+                tuning=tuning or Tuning(),
+            )
+            supervisor = Supervisor(shell)
+            server = control.Server(supervisor, state)
+            try:
+                await supervisor.recover()
+                await server.start()
+                yield supervisor
+            finally:
+                await server.close()
+                await supervisor.close()
+
+
+@asynccontextmanager
+async def signals_stop(supervisor: Supervisor) -> AsyncIterator[None]:
+    """While open, the first SIGINT or SIGTERM drains and stops everything, the second one kills."""
+    loop = asyncio.get_running_loop()
+    asked = False
+
+    def on_signal() -> None:
+        nonlocal asked
+        supervisor.begin_stop(force=asked)
+        asked = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def until_stopped(supervisor: Supervisor, idle_s: float) -> None:
+    """Return when everything is stopped, or nothing has been there to look after for `idle_s`. Raises what
+    broke the supervisor."""
+    loop = asyncio.get_running_loop()
+    busy_s = loop.time()
+    async with aclosing(supervisor.watch()) as statuses:
+        async for _ in statuses:
+            if not supervisor.idle:
+                busy_s = loop.time()
+            elif loop.time() - busy_s > idle_s:
+                return
+
+
+async def serve(state: StateDir, *, resume: bool) -> None:
+    """The detached controller's life. `resume`: begin with the plan that was last asked for; else wait for
+    one over the control socket. Raises LaunchError (`controller-runs`) when there is a controller already."""
+    state.create()
+    lock = Lock(state)
+    if not lock.acquire():
+        raise LaunchError(f"another controller looks after {state.root}", reason="controller-runs")
+    async with controller(state, lock) as supervisor, signals_stop(supervisor):
+        if resume:
+            supervisor.resume()
+        await until_stopped(supervisor, IDLE_S)

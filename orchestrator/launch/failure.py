@@ -1,0 +1,60 @@
+"""What is said of an instance that failed: how it ended, its last words, and the likely cause."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.engines.base import LogHint
+from orchestrator.launch.logs import strike
+
+SEARCHED_LINES = 400
+"""How many of the last log lines are searched for known causes."""
+SHOWN_LINES = 12
+
+_EXIT_HINTS = {
+    -signal.SIGKILL: "something killed it from outside; if that was the kernel for want of memory, "
+    "`dmesg | grep -i oom` says so",
+    -signal.SIGSEGV: "it crashed in native code; a library built for another CPU, CUDA or driver is usual",
+    -signal.SIGILL: "it used an instruction this CPU lacks; the wheel was built for another CPU",
+    126: "its program cannot be executed; look at the file's mode",
+    127: "a shell found no such program; look at `runtime` of its pool",
+    137: "its container was killed (137 = 128 + KILL), usually for want of memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`text` in one line, the `lines` of the log that led to it, and a `hint` (empty: nothing is known)."""
+
+    text: str
+    lines: tuple[str, ...] = ()
+    hint: str = ""
+
+
+def exit_text(code: int | None) -> str:
+    """An exit code in words; None is an adopted process's, which nobody could wait for."""
+    if code is None:
+        return "exited (its code is not known: another controller had started it)"
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"exited with code {code}"
+
+
+def explain(
+    text: str, code: int | None, lines: Sequence[str], hints: Iterable[LogHint], secrets: Iterable[str]
+) -> Failure:
+    """The failure from the log's last `lines`; secrets are struck out of all that is shown.
+
+    A hint is looked for from the adapter's own (in their order), then by exit code.
+    """
+    hint = next((h.hint for h in hints if any(re.search(h.pattern, line) for line in lines)), "")
+    hint = hint or (_EXIT_HINTS.get(code, "") if code is not None else "")
+    secrets = tuple(secrets)
+    shown = tuple(strike(line, secrets) for line in lines[-SHOWN_LINES:])
+    return Failure(strike(text, secrets), shown, hint)

@@ -1,0 +1,191 @@
+"""The fleet: all keepers of a deployment, and the moves that take it from one plan to the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+from orchestrator.core.lifecycle import Event, State
+from orchestrator.launch.base import Process
+from orchestrator.launch.keeper import Keeper, Shell
+from orchestrator.launch.paths import write_private
+from orchestrator.launch.reconcile import Changes
+from orchestrator.launch.state import Record
+from orchestrator.launch.unit import Unit
+from orchestrator.topology.plan import InstancePlan, Plan, dump
+
+SETTLED = frozenset({State.READY, State.FATAL, State.STOPPED})
+"""States in which a unit that was started stays unless something happens."""
+
+
+class Fleet:
+    """Keepers by unit name, in the plan's order, each with the task it lives in.
+
+    `plan` is the plan last begun, `instances` those of its (or the last plan's) instances that are meant to
+    run at this moment; `records` tell of units that have no keeper yet. `broken` gets the exception of a
+    keeper that cannot go on.
+    """
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        shell.changed = self.pulse
+        shell.router_ready = self._brief_router
+        loop = asyncio.get_running_loop()
+        self.broken: asyncio.Future[None] = loop.create_future()
+        self.keepers: dict[str, Keeper] = {}
+        self.plan: Plan | None = None
+        self.instances: dict[str, InstancePlan] = {}
+        self.records: dict[str, Record] = {}
+        self._lives: set[asyncio.Task[None]] = set()
+        self._beat: asyncio.Future[None] = loop.create_future()
+
+    # -- looking and waiting
+
+    def alive(self) -> list[Keeper]:
+        """The keepers that are not through yet."""
+        return [k for k in self.keepers.values() if k.state is not State.STOPPED]
+
+    def processes(self) -> list[Process]:
+        """The process trees that live."""
+        return [k.process for k in self.keepers.values() if k.process is not None]
+
+    def pulse(self) -> None:
+        """Wake everybody who waits for a change."""
+        beat, self._beat = self._beat, asyncio.get_running_loop().create_future()
+        if not beat.done():
+            beat.set_result(None)
+
+    async def change(self, timeout_s: float | None = None) -> None:
+        """Return at the next change, or after `timeout_s`."""
+        await asyncio.wait({self._beat}, timeout=timeout_s)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return once `holds` is true."""
+        while not holds():
+            await self.change()
+
+    async def until_all(self, keepers: Collection[Keeper], states: Collection[State]) -> None:
+        """Return once each of `keepers` is in one of `states`."""
+        await self.until(lambda: all(k.state in states for k in keepers))
+
+    # -- the moves
+
+    def keep(self, keeper: Keeper) -> None:
+        """Set a keeper to work."""
+        self.keepers[keeper.unit.name] = keeper
+        task = asyncio.create_task(keeper.run(), name=f"keeper of {keeper.unit.name}")
+        self._lives.add(task)
+        task.add_done_callback(self._lived)
+
+    def _lived(self, task: asyncio.Task[None]) -> None:
+        self._lives.discard(task)
+        self.note_failure(task)
+
+    def note_failure(self, task: asyncio.Task[None]) -> None:
+        """As a task's callback: an exception in it breaks the fleet."""
+        if not task.cancelled() and (error := task.exception()) is not None and not self.broken.done():
+            self.broken.set_exception(error)
+        self.pulse()
+
+    async def start(self, unit: Unit) -> None:
+        """Give `unit` a new life, once its old one is over and its ports are free of our own units."""
+        old = self.keepers.get(unit.name)
+        if old is not None:
+            old.ask(Event.STOP)
+            await self.until_all([old], {State.STOPPED})
+        keeper = Keeper(unit, self.shell, old.record if old is not None else self.records.get(unit.name))
+        self.keep(keeper)
+        ports = set(unit.ports.values())
+
+        def held() -> bool:
+            others = (k for k in self.keepers.values() if k.process is not None and k is not keeper)
+            return any(ports & set(k.record.ports.values()) for k in others)
+
+        await self.until(lambda: not held())
+        keeper.ask(Event.LAUNCH)
+
+    async def remove(self, name: str) -> None:
+        """Stop a unit for good and take it out of the plan that is run."""
+        keeper = self.keepers[name]
+        keeper.ask(Event.STOP)
+        await self.until_all([keeper], {State.STOPPED})
+        del self.keepers[name]
+        if self.instances.pop(name, None) is not None:
+            await self.publish()
+
+    async def roll(self, plan: Plan, units: Mapping[str, Unit], changes: Changes) -> str:
+        """Carry out `changes`; what did not work out as planned, in a sentence, else an empty string.
+
+        `plan.json` tells at every moment what is meant to run then, so that a router that starts in the
+        middle of it sees the truth.
+        """
+        self.plan = plan
+        later = {name for wave in changes.waves for name in wave}
+        new = {i.name: i for i in plan.instances}
+        leaving = {n: self.instances[n] for n in changes.remove if n in self.instances}
+        now = {n: self.instances.get(n, i) if n in later else i for n, i in new.items()}
+        self.instances = now | leaving
+        await self.publish()
+        async with asyncio.TaskGroup() as group:
+            starts = [group.create_task(self.start(units[n])) for n in changes.start]
+            removals = [group.create_task(self.remove(n)) for n in changes.remove]
+            problem = await self.replace(changes.waves, units, new)
+            if removals:
+                await asyncio.wait(removals)
+            if problem:
+                # What waits for a port of an instance that now stays as it is would wait for ever.
+                for task in starts:
+                    task.cancel()
+        return problem
+
+    async def replace(
+        self,
+        waves: Iterable[Collection[str]],
+        units: Mapping[str, Unit],
+        new: Mapping[str, InstancePlan],
+    ) -> str:
+        """Replace wave after wave of units by their form in `units` (and in the published plan by `new`).
+
+        When one does not become ready, the rest is left as it is, and a sentence says so.
+        """
+        left = list(waves)
+        while left:
+            wave = left.pop(0)
+            for name in wave:
+                self.keepers[name].ask(Event.STOP)
+            await self.until_all([self.keepers[name] for name in wave], {State.STOPPED})
+            if changed := {n: new[n] for n in wave if n in new}:
+                self.instances |= changed
+                await self.publish()
+            async with asyncio.TaskGroup() as group:
+                for name in wave:
+                    group.create_task(self.start(units[name]))
+            keepers = [self.keepers[name] for name in wave]
+            await self.until_all(keepers, SETTLED)
+            failed = [k.unit.name for k in keepers if k.state is not State.READY]
+            if failed and left:
+                rest = ", ".join(name for wave in left for name in wave)
+                return f"{', '.join(failed)} did not become ready; left as they were: {rest}"
+        return ""
+
+    async def publish(self) -> None:
+        """Write the plan as it is to run now, and tell the router."""
+        if self.plan is not None:
+            plan = replace(self.plan, instances=tuple(self.instances.values()))
+            write_private(self.shell.state.plan, dump(plan))
+            await self.shell.router.reload()
+
+    async def _brief_router(self) -> None:
+        """Tell a router that has just started what was hinted to the one before it."""
+        await self.shell.router.reload()
+        for keeper in self.keepers.values():
+            if keeper.state in (State.DRAINING, State.STOPPING):
+                await self.shell.router.gate(keeper.unit.name)
+
+    async def close(self) -> None:
+        """Let go of every unit without stopping it."""
+        for task in self._lives:
+            task.cancel()
+        if self._lives:
+            await asyncio.wait(self._lives)

@@ -1,0 +1,124 @@
+"""The state directory: where a deployment's plan, records, sockets and logs lie, and its identity."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from pathlib import Path
+
+from orchestrator.errors import LaunchError
+
+LOCK_TRIES = 5
+LOCK_PAUSE_S = 0.02
+"""Somebody who only looks (`controller_pid`) holds the lock for a moment: one refusal proves nothing."""
+
+
+class StateDir:
+    """The files of one deployment's state directory. Making the object touches nothing on disk."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(os.path.abspath(Path(root).expanduser()))
+        self.plan = self.root / "plan.json"
+        self.db = self.root / "state.db"
+        self.lock = self.root / "controller.lock"
+        self.control = self.root / "control.sock"
+        self.router = self.root / "router.sock"
+        self.logs = self.root / "logs"
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits, made from the real path: what marks the processes that belong here.
+
+        From the path and not from a stored number, so that processes are found again even when the
+        folder's contents were deleted under them.
+        """
+        return hashlib.sha256(os.fsencode(os.path.realpath(self.root))).hexdigest()[:12]
+
+    def log(self, name: str) -> Path:
+        """The log file of a unit, or of the `controller`."""
+        return self.logs / f"{name}.log"
+
+    def create(self) -> None:
+        """Make the folder, for this user only. Raises LaunchError (`state-dir`) when it cannot be."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.logs.mkdir(mode=0o700, exist_ok=True)
+            owner = self.root.stat()
+            if owner.st_uid != os.geteuid():
+                raise LaunchError(
+                    f"{self.root} belongs to user id {owner.st_uid}; choose a state directory of your own",
+                    reason="state-dir",
+                )
+            if owner.st_mode & 0o077:
+                # Plans hold keys, and whoever may write here decides what is run.
+                self.root.chmod(0o700)
+        except OSError as error:
+            raise LaunchError(
+                f"state directory {self.root}: {error.strerror or error}; set another `state_dir`",
+                reason="state-dir",
+            ) from error
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` in one step, readable by this user only."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+class Lock:
+    """The right to be the controller of a state directory; the kernel takes it back when we die."""
+
+    def __init__(self, state: StateDir) -> None:
+        self._path = state.lock
+        self._fd: int | None = None
+
+    def acquire(self) -> bool:
+        """Take it; False if another process has it. Raises OSError when the file cannot be opened."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        for left in range(LOCK_TRIES, 0, -1):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if left == 1:
+                    os.close(fd)
+                    return False
+                time.sleep(LOCK_PAUSE_S)
+        os.ftruncate(fd, 0)
+        os.write(fd, f"{os.getpid()}\n".encode())
+        self._fd = fd
+        return True
+
+    def release(self) -> None:
+        """Give it back, if held."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def controller_pid(state: StateDir) -> int | None:
+    """The process that holds the lock of `state` now; 0 when it is held but the number is not yet written,
+    None when nobody holds it."""
+    try:
+        fd = os.open(state.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.read(fd, 32).strip()
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(fd)
+    return None

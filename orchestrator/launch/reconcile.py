@@ -1,0 +1,76 @@
+"""What has to change to get from what runs to what a plan wants, in which order, as a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.core.lifecycle import State
+from orchestrator.core.types import Role
+
+_ALIVE = frozenset({State.PENDING, State.STARTING, State.READY, State.BACKOFF})
+"""States of a life that goes on if nothing is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A unit that the plan wants."""
+
+    role: str
+    digest: str
+    ports: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """A unit that the supervisor has."""
+
+    role: str
+    digest: str
+    state: State
+    ports: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to do, by unit name. `start` begins at once; `remove` ends at once; each wave of `waves` is
+    stopped and started anew in its new form, the next one only after all of it is ready."""
+
+    start: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    waves: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def touched(self) -> tuple[str, ...]:
+        """The units that will be started in some form."""
+        return (*self.start, *(name for wave in self.waves for name in wave))
+
+
+def reconcile(want: Mapping[str, Target], have: Mapping[str, Current]) -> Changes:
+    """The changes from `have` to `want`; a unit whose digest is the same and whose life goes on is kept.
+
+    What serves nobody (still starting, failed) is replaced at once. Of what is ready, one instance is
+    replaced at a time, so that its pool serves on. But all go in one wave where instances of several roles
+    change together, for old and new ones may not understand each other (page size, engine version), and
+    where one takes over a port of another.
+    """
+    start: list[str] = []
+    idle: list[str] = []
+    serving: list[str] = []
+    for name, target in want.items():
+        current = have.get(name)
+        if current is None or current.state is State.STOPPED:
+            start.append(name)
+        elif current.digest != target.digest:
+            (serving if current.state is State.READY else idle).append(name)
+        elif current.state not in _ALIVE:
+            # Given up, or on its way out: a new life, which waits for the end of the old one.
+            start.append(name)
+    remove = tuple(name for name in have if name not in want)
+    roles = {role for name in serving for role in (have[name].role, want[name].role)}
+    together = len(roles & {Role.PREFILL, Role.DECODE, Role.ENCODE}) > 1 or any(
+        want[name].ports & have[other].ports for name in serving for other in serving if other != name
+    )
+    rolling = [tuple(serving)] if together else [(name,) for name in serving]
+    waves = tuple(wave for wave in (tuple(idle), *rolling) if wave)
+    return Changes(tuple(start), remove, waves)

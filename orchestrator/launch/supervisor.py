@@ -1,0 +1,288 @@
+"""The supervisor: takes plans, adopts what runs, makes the fleet equal to the plan, says how it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from dataclasses import replace
+from functools import partial
+
+from orchestrator.core.lifecycle import Event, State
+from orchestrator.errors import LaunchError
+from orchestrator.launch import logs
+from orchestrator.launch.adopt import inherit, unit_for
+from orchestrator.launch.fleet import Fleet
+from orchestrator.launch.keeper import Keeper, Shell
+from orchestrator.launch.process import Mark, alive, boot_id
+from orchestrator.launch.reconcile import Current, Target, reconcile
+from orchestrator.launch.status import Phase, Status
+from orchestrator.launch.unit import ROUTER, Unit, secrets_of, units_of
+from orchestrator.topology.plan import Plan, dump, parse
+
+log = logging.getLogger(__name__)
+
+UNWATCHED = "it ended while no controller was watching"
+
+_MOVING = frozenset({State.PENDING, State.STARTING, State.BACKOFF, State.DRAINING, State.STOPPING})
+
+
+class Supervisor:
+    """Owns the fleet. `recover` once, then `apply` plans; `begin_stop` ends it all.
+
+    `broken` gets the exception if the supervisor cannot go on (the state directory is full, say): the
+    caller should then end the controller; what runs serves on and is adopted by the next.
+    """
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._fleet = Fleet(shell)
+        self.broken = self._fleet.broken
+        self._problem = ""
+        self._rollout: asyncio.Task[None] | None = None
+        self._stop: asyncio.Task[None] | None = None
+        self._stopping = self._forced = self._swept = False
+        self._open_for: int | None = None
+        self._chores: list[asyncio.Task[None]] = []
+
+    # -- how it stands
+
+    @property
+    def idle(self) -> bool:
+        """True when there is nothing to look after."""
+        return self._fleet.plan is None and not self._fleet.alive()
+
+    @property
+    def _rolling(self) -> bool:
+        return self._rollout is not None and not self._rollout.done()
+
+    @property
+    def phase(self) -> Phase:
+        """How the whole stands."""
+        if self._stopping:
+            return Phase.STOPPED if self._swept else Phase.STOPPING
+        states = {keeper.state for keeper in self._fleet.keepers.values()}
+        if self._rolling or states & _MOVING:
+            return Phase.WORKING
+        if self._problem or State.FATAL in states:
+            return Phase.FAILED
+        return Phase.WORKING if self._shut_door() else Phase.READY
+
+    def status(self) -> Status:
+        """How everything stands."""
+        fleet = self._fleet
+        router = fleet.plan.router if fleet.plan else None
+        return Status(
+            phase=self.phase,
+            name=fleet.plan.name if fleet.plan else "",
+            url=router.url if router else "",
+            controller_pid=os.getpid(),
+            problem=self._problem,
+            instances=tuple(k.status() for k in fleet.keepers.values()),
+            external=tuple(f"{i.name} {i.url}" for i in fleet.instances.values() if i.external),
+        )
+
+    async def watch(self, every_s: float = 1.0) -> AsyncGenerator[Status, None]:
+        """The status now, after every change, and at least once in `every_s`; ends when all is stopped.
+        Raises what broke the supervisor."""
+        while True:
+            if self.broken.done():
+                self.broken.result()
+            status = self.status()
+            yield status
+            if status.phase is Phase.STOPPED:
+                return
+            await self._fleet.change(every_s)
+
+    # -- what is asked of it
+
+    async def recover(self) -> None:
+        """Adopt what an earlier controller left running, end what belongs to nobody, and begin the chores."""
+        shell, fleet = self._shell, self._fleet
+        fleet.records = shell.store.records()
+        units = self._last_units()
+        left = inherit(fleet.records, shell.launcher.find(), shell.state.id, boot_id(), alive)
+        for record, leader in left.ended:
+            log.warning("%s: %s", record.name, UNWATCHED)
+            if leader is not None:
+                mark = Mark(shell.state.id, record.name, record.incarnation)
+                await shell.launcher.adopt(leader, mark).sweep(0.0)
+            gone = replace(record, state=State.STOPPED, pid=None, ticks=None, last_error=UNWATCHED)
+            fleet.records[record.name] = gone
+            shell.store.put(gone)
+        for adoption in left.adoptions:
+            record = adoption.record
+            log.info("%s: adopted pid %d, which is %s", record.name, adoption.identity.pid, record.state)
+            process = shell.launcher.adopt(adoption.identity, adoption.mark)
+            fleet.keep(Keeper(unit_for(record, units), shell, record, process))
+        await shell.launcher.sweep_strays({n: k.life.incarnation for n, k in fleet.keepers.items()})
+        self._chores = [asyncio.create_task(self._keep_house()), asyncio.create_task(self._mind_door())]
+        for task in self._chores:
+            task.add_done_callback(fleet.note_failure)
+
+    def _last_units(self) -> dict[str, Unit]:
+        """The units of the plan that was being run; none if it cannot be read any more."""
+        try:
+            plan = parse(self._shell.state.plan.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            log.warning("%s is not used: it is no plan of this version (%s)", self._shell.state.plan, error)
+            return {}
+        self._fleet.instances = {i.name: i for i in plan.instances}
+        self._shell.secrets |= secrets_of(plan)
+        return units_of(plan)
+
+    def resume(self) -> None:
+        """Apply the plan that was last asked for. Raises LaunchError as `apply`, or when there is none."""
+        data = self._shell.store.plan()
+        if data is None:
+            raise LaunchError(
+                f"no plan was ever run in {self._shell.state.root}; begin with `pdctl up`", reason="no-plan"
+            )
+        self.apply(parse(data))
+
+    def apply(self, plan: Plan) -> None:
+        """Begin to make what runs equal to `plan`; `watch` tells how it goes.
+
+        Nothing is changed when it raises. Raises LaunchError: the plan cannot be started here (all
+        reasons at once), or everything is being stopped.
+        """
+        if self._stopping:
+            raise LaunchError("this deployment is being stopped; run it again when that is through")
+        fleet, units = self._fleet, units_of(plan)
+        changes = reconcile(
+            {n: Target(u.role, u.digest, frozenset(u.ports.values())) for n, u in units.items()},
+            {k.unit.name: _current(k) for k in fleet.alive()},
+        )
+        refused = self._shell.launcher.refusals([units[n] for n in changes.touched], fleet.processes())
+        if refused:
+            raise LaunchError("\n".join(refused), reason="cannot-start")
+        self._shell.store.put_plan(dump(plan))
+        self._shell.secrets |= secrets_of(plan)
+        for name in units.keys() & fleet.keepers.keys() - set(changes.touched):
+            # The same process; what is not part of it (hints, limits) may have changed.
+            fleet.keepers[name].unit = units[name]
+        self._begin(partial(fleet.roll, plan, units, changes))
+
+    def restart(self, names: Iterable[str]) -> None:
+        """Begin to replace the units `names` (all if none are given) one at a time by new incarnations.
+
+        Raises LaunchError for an unknown name, or while another change is under way.
+        """
+        keepers = self._fleet.keepers
+        wanted = list(names) or list(keepers)
+        for name in wanted:
+            if name not in keepers:
+                known = ", ".join(keepers) or "none"
+                raise LaunchError(f"no instance {name!r} here; there are: {known}", reason="no-instance")
+        if self._stopping or self._rolling:
+            raise LaunchError("another change is under way; try again when `pdctl ps` shows it done")
+        units = {n: keepers[n].unit for n in sorted(wanted, key=lambda n: n == ROUTER)}
+        self._begin(partial(self._fleet.replace, [(n,) for n in units], units, {}))
+
+    def begin_stop(self, *, force: bool = False) -> None:
+        """Begin to stop everything; `watch` ends when nothing is left. `force`, now or in a later call: wait
+        for nothing, kill all."""
+        if force:
+            self._forced = True
+            for keeper in self._fleet.keepers.values():
+                keeper.ask(Event.KILL)
+        if self._stop is None:
+            self._stopping = True
+            self._stop = asyncio.create_task(self._stop_all(), name="stop")
+            self._stop.add_done_callback(self._fleet.note_failure)
+        self._fleet.pulse()
+
+    async def _stop_all(self) -> None:
+        """The router first: it finishes what it has in flight while all engines are still there."""
+        fleet = self._fleet
+        await _ended(self._rollout)
+        router = fleet.keepers.get(ROUTER)
+        for keepers in ([router] if router else [], fleet.alive()):
+            for keeper in keepers:
+                keeper.ask(Event.KILL if self._forced else Event.STOP)
+            await fleet.until_all(keepers, {State.STOPPED})
+        await self._shell.launcher.sweep_strays({})
+        self._swept = True
+
+    def _begin(self, work: Callable[[], Awaitable[str]]) -> None:
+        """Begin a change; one that is under way is left where it is, for this one starts from there."""
+        before, self._problem, self._open_for = self._rollout, "", None
+        if before is not None:
+            # At once, so that it takes no further step between the decision and its carrying out.
+            before.cancel()
+
+        async def go() -> None:
+            await _ended(before)
+            self._problem = await work()
+
+        self._rollout = asyncio.create_task(go(), name="rollout")
+        self._rollout.add_done_callback(self._fleet.note_failure)
+        self._fleet.pulse()
+
+    # -- what goes on beside
+
+    async def _keep_house(self) -> None:
+        """Keep logs small and family trees known."""
+        tuning = self._shell.tuning
+        while True:
+            await asyncio.sleep(tuning.housekeeping_s)
+            for process in self._fleet.processes():
+                process.remember()
+            for path in list(self._shell.state.logs.glob("*.log")):
+                try:
+                    await asyncio.to_thread(logs.rotate, path, tuning.log_max_bytes)
+                except OSError as error:
+                    # A full disk, most likely: no reason to stop looking after engines.
+                    log.warning("%s cannot be kept small: %s", path, error)
+
+    def _shut_door(self) -> Keeper | None:
+        """The router, if it has not yet said that it can serve; None if it has, or there is none."""
+        router = self._fleet.keepers.get(ROUTER)
+        if router is None or not router.unit.serving or router.life.incarnation == self._open_for:
+            return None
+        return router
+
+    async def _mind_door(self) -> None:
+        """Ask each new router whether it can serve: a deployment whose instances are all ready is only
+        useful once the router's own probes have found that out."""
+        fleet, now_s = self._fleet, self._shell.clock.now_s
+        since_s = now_s()
+        while True:
+            router = self._shut_door()
+            if router is None or router.state is not State.READY:
+                await fleet.change()
+                since_s = now_s()
+                continue
+            said = await self._shell.prober.ask(router.unit, router.unit.serving)
+            if said is None:
+                self._open_for, self._problem = router.life.incarnation, ""
+                router.detail = ""
+            else:
+                router.detail = f"finds no engine to serve with: {said}"
+                if self._rolling or any(k.state is not State.READY for k in fleet.keepers.values()):
+                    since_s = now_s()
+                elif now_s() - since_s > router.unit.probes.ready_timeout_s:
+                    self._problem = f"all is up, but the router {router.detail}; see {router.status().log}"
+            fleet.pulse()
+            await asyncio.sleep(self._shell.tuning.door_s)
+
+    async def close(self) -> None:
+        """Let go of everything without stopping it."""
+        for task in (self._rollout, self._stop, *self._chores):
+            await _ended(task)
+        await self._fleet.close()
+
+
+async def _ended(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task and return when it has ended."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def _current(keeper: Keeper) -> Current:
+    ports = frozenset(keeper.record.ports.values())
+    return Current(keeper.unit.role, keeper.record.digest or keeper.unit.digest, keeper.state, ports)

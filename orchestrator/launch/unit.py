@@ -1,0 +1,138 @@
+"""A unit: one process tree that the supervisor owns, an engine instance or the router, in one shape."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from orchestrator.engines.base import HttpCall, LogHint, Probes, Word
+from orchestrator.errors import LaunchError
+from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan
+
+ROUTER = "router"
+"""The router's name among the units; no instance may have it."""
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What the supervisor needs to know of a process it keeps.
+
+    `serving` are further calls that say whether it can do its work (the router's: whether it has found
+    engines to send to); they hold up nothing but the word "ready". `keys` maps a port to the bearer token
+    that probes send there; the key 0 stands for any other port.
+    """
+
+    name: str
+    pool: str
+    role: str
+    url: str
+    argv: tuple[Word, ...]
+    env: Mapping[str, Word]
+    ports: Mapping[str, int]
+    probes: Probes
+    digest: str
+    hints: tuple[LogHint, ...] = ()
+    cwd: str | None = None
+    max_restarts: int = 5
+    drain_s: float = 30.0
+    keys: Mapping[int, str] | None = None
+    serving: tuple[HttpCall, ...] = ()
+
+    @property
+    def is_router(self) -> bool:
+        """Whether this is the router and not an engine."""
+        return self.name == ROUTER
+
+
+def _digest(given: str, argv: tuple[Word, ...], env: Mapping[str, Word], cwd: str | None) -> str:
+    """The planner's digest, or for plans made by hand one over what is run."""
+    if given:
+        return given
+    what = [[w.text for w in argv], sorted((k, w.text) for k, w in env.items()), cwd]
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+
+def of_instance(plan: InstancePlan, engine_key: str | None) -> Unit:
+    """The unit of an engine instance that pdctl launches."""
+    return Unit(
+        name=plan.name,
+        pool=plan.pool,
+        role=plan.role.value,
+        url=plan.url,
+        argv=plan.argv,
+        env=plan.env,
+        ports=plan.ports,
+        probes=plan.probes,
+        digest=_digest(plan.digest, plan.argv, plan.env, plan.cwd),
+        hints=plan.hints,
+        cwd=plan.cwd,
+        max_restarts=plan.max_restarts,
+        drain_s=plan.drain_s,
+        keys={0: engine_key} if engine_key else None,
+    )
+
+
+def of_router(plan: RouterPlan) -> Unit:
+    """The router's unit. It is up once it answers at all: whether it finds engines is not its own doing."""
+    keys: dict[int, str] = {}
+    if plan.credentials.client_keys:
+        keys[0] = plan.credentials.client_keys[0]
+    if plan.credentials.admin_key:
+        keys[plan.admin_port] = plan.credentials.admin_key
+    ports = {"http": plan.port}
+    if plan.admin_port:
+        ports["admin"] = plan.admin_port
+    return Unit(
+        name=ROUTER,
+        pool="",
+        role=ROUTER,
+        url=plan.url,
+        argv=plan.argv,
+        env=plan.env,
+        ports=ports,
+        probes=replace(plan.probes, ready=(plan.probes.live,)),
+        digest=_digest(plan.digest, plan.argv, plan.env, plan.cwd),
+        cwd=plan.cwd,
+        max_restarts=plan.max_restarts,
+        drain_s=plan.drain_s,
+        keys=keys or None,
+        serving=plan.probes.ready,
+    )
+
+
+def units_of(plan: Plan) -> dict[str, Unit]:
+    """Every unit of the plan by name, in the plan's order, the router last; external instances left out.
+
+    Raises LaunchError (`bad-plan`) for a name that is used twice or cannot be a file's.
+    """
+    key = plan.router.credentials.engine_key if plan.router else None
+    found = [of_instance(i, key) for i in plan.instances if not i.external]
+    if plan.router is not None and plan.router.argv:
+        found.append(of_router(plan.router))
+    units: dict[str, Unit] = {}
+    for unit in found:
+        if unit.name in units or not _NAME.fullmatch(unit.name):
+            raise LaunchError(
+                f"an instance cannot be called {unit.name!r}: names are unique, of letters, digits, '.', "
+                f"'_' and '-', and {ROUTER!r} is the router's",
+                reason="bad-plan",
+            )
+        units[unit.name] = unit
+    return units
+
+
+def secrets_of(plan: Plan) -> frozenset[str]:
+    """Every secret text in the plan, so that it can be struck out of what is shown."""
+    words = [w for i in plan.instances for w in (*i.argv, *i.env.values())]
+    found: list[str | None] = []
+    if plan.router is not None:
+        words += [*plan.router.argv, *plan.router.env.values()]
+        keys = plan.router.credentials
+        found += [*keys.client_keys, keys.engine_key, keys.admin_key]
+    found += [w.text for w in words if w.secret]
+    return frozenset(text for text in found if text)
