@@ -12,6 +12,7 @@
         ├── BadRequest       400  malformed, or something the engine cannot do
         ├── Unauthorized     401  missing or wrong client key
         ├── NotServed        404  unknown model or path
+        ├── WrongMethod      405  the path takes another method
         ├── TooLarge         413  body over the limit
         ├── Overloaded       429  SLO not reachable or queue full; carries retry_after_s
         ├── LegFailed        502  an engine's leg failed
@@ -177,6 +178,18 @@ class NotServed(RequestError):
     default_reason = "not-found"
     http_status = 404
     error_type = "not_found_error"
+
+
+class WrongMethod(RequestError):
+    """The path is served for the methods of `allow` (the Allow header), not for this one."""
+
+    default_reason = "wrong-method"
+    http_status = 405
+    error_type = "invalid_request_error"
+
+    def __init__(self, message: str, *, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
 
 
 class TooLarge(RequestError):

@@ -93,7 +93,7 @@ class Pool:
             raise ConnectError(f"no connection to {where} within {self._connect_timeout_s:g} s") from None
         except OSError as error:
             self.stats.failed += 1
-            raise ConnectError(f"no connection to {where}: {error.strerror or error}") from None
+            raise ConnectError(f"no connection to {where}: {error.strerror or error}") from error
         self.stats.made += 1
         return made
 
@@ -136,10 +136,7 @@ class Pool:
         self._timer = None
         now_s = self.loop.time()
         for key, idle in tuple(self._idle.items()):
-            for connection in tuple(idle):
-                if now_s < connection.expires_s:
-                    # Released later, expires later, as all of one address have one `idle_s`.
-                    break
+            for connection in [c for c in idle if now_s >= c.expires_s]:
                 del idle[connection]
                 self.stats.idle -= 1
                 connection.abort()

@@ -166,6 +166,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def unused(self) -> None:
+        """Return to the pool without having been used."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._rest()
+
     def close(self) -> None:
         """Close at once; a call under way fails."""
         if self._transport is not None:
@@ -241,13 +246,16 @@ class Connection(asyncio.Protocol):
             if self._keep and not transport.get_write_buffer_size():
                 self.resume()
                 self._clear()
-                self._idle_since_s = self._loop.time()
-                self.expires_s = self._idle_since_s + self.idle_s
-                self._pool.release(self)
+                self._rest()
             else:
                 transport.close()
         if sink is not None:
             sink.on_end()
+
+    def _rest(self) -> None:
+        self._idle_since_s = self._loop.time()
+        self.expires_s = self._idle_since_s + self.idle_s
+        self._pool.release(self)
 
     def _fail(self, error: WireError) -> None:
         sink, self._sink = self._sink, None

@@ -1,0 +1,245 @@
+"""The router's client-facing application: a table of paths, and what the lives behind them share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from random import Random
+from typing import Any, Protocol
+
+from orchestrator import __version__
+from orchestrator.clock import Clock
+from orchestrator.core.address import join_host_port, split_http_url
+from orchestrator.core.contracts import Scheduler
+from orchestrator.core.types import End, Outcome, PathKind
+from orchestrator.engines.base import HttpCall
+from orchestrator.errors import NotServed, RequestError, WrongMethod
+from orchestrator.router import dispatch, local, replies, road
+from orchestrator.router.ask import TooLong, ask
+from orchestrator.router.desk import Desk
+from orchestrator.router.forward import Unit
+from orchestrator.router.offers import Registry
+from orchestrator.router.settings import Settings
+from orchestrator.topology.plan import Plan
+from orchestrator.wire.client import Pool, WireError
+from orchestrator.wire.exchange import Exchange
+
+log = logging.getLogger(__name__)
+
+HANDED_OVER = {
+    "/v1/chat/completions": PathKind.CHAT,
+    "/v1/completions": PathKind.COMPLETION,
+    "/generate": PathKind.GENERATE,
+    "/v1/embeddings": PathKind.EMBED,
+    "/tokenize": PathKind.TOKENIZE,
+    "/v1/responses": PathKind.RESPONSES,
+    "/v1/messages": PathKind.MESSAGES,
+}
+"""POST paths that engines answer; every other path ends here."""
+
+WITHOUT_KEY = frozenset(("/health", "/ready"))
+"""Paths that say nothing but yes or no, for load balancers that have no key."""
+
+HANG_UP_S = 5.0
+"""How long an engine's abort call may take."""
+
+
+class Metrics(dispatch.Counts, road.Counts, Protocol):
+    """What the data path counts; `RouterMetrics` is one."""
+
+    def inflight(self, requests: int) -> None:
+        """How many requests are under way."""
+        ...
+
+
+class RouterApp:
+    """Serves clients: `handle` is the wire server's handler.
+
+    `policy_headers` are the request headers that scheduling policies read. Made within a running loop;
+    `close` ends what it has running.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        registry: Registry,
+        scheduler: Scheduler,
+        pool: Pool,
+        metrics: Metrics,
+        clock: Clock,
+        rng: Random,
+        policy_headers: Collection[str] = (),
+    ) -> None:
+        self.draining = False
+        self._registry = registry
+        self._pool = pool
+        self._metrics = metrics
+        self._clock = clock
+        self._policy_headers = policy_headers
+        self._loop = asyncio.get_running_loop()
+        self._lives: set[asyncio.Task[None]] = set()
+        self._hang_ups: set[asyncio.Task[None]] = set()
+        self._places: dict[str, road.Place] = {}
+        self._units: set[Unit] = set()
+        self._desk = Desk(scheduler, clock)
+        settings = Settings.of(plan, policy_headers)
+        self._dispatch = dispatch.Dispatch(
+            settings=settings,
+            road=self._road(settings),
+            registry=registry,
+            desk=self._desk,
+            counts=metrics,
+            rng=rng,
+        )
+        self._answers: dict[str, Callable[[Exchange], bytes]] = {
+            "/health": lambda _: b'{"status":"ok"}',
+            "/ready": lambda _: local.ready(registry.models(), self._snapshot(), self.draining),
+            "/version": lambda _: b'{"version":"%b"}' % __version__.encode(),
+            "/v1/models": lambda _: local.models(registry.models(), self._snapshot()),
+            "/server_info": lambda _: local.server_info(self._snapshot(), __version__),
+            "/get_server_info": lambda _: local.server_info(self._snapshot(), __version__),
+        }
+        registry.on_change(self._endpoints_changed)
+        self._endpoints_changed()
+        self._ticker = self._loop.call_later(self._period_s(), self._tick)
+
+    @property
+    def inflight(self) -> int:
+        """Requests under way."""
+        return len(self._lives)
+
+    def apply(self, plan: Plan) -> None:
+        """Serve by `plan` from now on; requests under way go on by the old one."""
+        settings = Settings.of(plan, self._policy_headers)
+        self._dispatch.settings = settings
+        self._dispatch.road = self._road(settings)
+
+    async def close(self) -> None:
+        """Stop the timers, and let go of what still runs."""
+        self._ticker.cancel()
+        self._desk.close()
+        tasks = (*self._lives, *self._hang_ups)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request, now or from a task of its own."""
+        kind = HANDED_OVER.get(exchange.path)
+        if kind is not None and exchange.method == "POST":
+            life = self._loop.create_task(self._dispatch.serve(exchange, kind, len(self._lives)))
+            self._lives.add(life)
+            life.add_done_callback(self._ended)
+            self._metrics.inflight(len(self._lives))
+            exchange.on_close = _canceller(life)
+            return
+        try:
+            body = self._local(exchange)
+        except RequestError as error:
+            headers = replies.error_headers(error)
+            exchange.respond(error.http_status, replies.error_body(error), headers)
+            outcome = Outcome(
+                request_id="", end=End.REFUSED, http_status=error.http_status, reason=error.reason
+            )
+            self._metrics.request_done(outcome, "other", "")
+        else:
+            exchange.respond(200, body, replies.JSON)
+
+    def _ended(self, life: asyncio.Task[None]) -> None:
+        self._lives.discard(life)
+        self._metrics.inflight(len(self._lives))
+
+    def _local(self, exchange: Exchange) -> bytes:
+        path = exchange.path
+        if path not in WITHOUT_KEY:
+            self._dispatch.settings.clients.tenant(exchange)
+        answer = self._answers.get(path)
+        known = answer is not None or path in HANDED_OVER or path.startswith("/v1/models/")
+        if not known:
+            message = f"there is no {path!r} here; requests for anything unlisted never reach an engine"
+            raise NotServed(message, reason="unknown-path")
+        if path in HANDED_OVER or exchange.method not in ("GET", "HEAD"):
+            allow = "POST" if path in HANDED_OVER else "GET, HEAD"
+            raise WrongMethod(f"{path} takes {allow}, not {exchange.method}", allow=allow)
+        if answer is None:
+            return local.model(path.removeprefix("/v1/models/"), self._registry.models(), self._snapshot())
+        return answer(exchange)
+
+    # -- what units of legs use
+
+    def _road(self, settings: Settings) -> road.Road:
+        return road.Road(
+            pool=self._pool,
+            clock=self._clock,
+            timeouts=settings.timeouts,
+            counts=self._metrics,
+            place=self._place,
+            progress=self._desk.progress,
+            hang_up=self._hang_up,
+            trouble=self._registry.leg_failed,
+            watch=self._units,
+            key=settings.engine_key,
+        )
+
+    def _place(self, endpoint_id: str) -> road.Place:
+        place = self._places.get(endpoint_id)
+        if place is None:
+            endpoint = self._registry.get(endpoint_id)
+            if endpoint is None:
+                raise KeyError(endpoint_id)
+            host, port = split_http_url(endpoint.url)
+            engine = self._registry.engine(endpoint_id)
+            place = road.Place(
+                host=host,
+                port=port,
+                authority=join_host_port(host, port),
+                idle_s=float(endpoint.facts.get("idle_s", engine.idle_s)),
+                engine=engine,
+            )
+            self._places[endpoint_id] = place
+        return place
+
+    def _hang_up(self, endpoint_id: str, call: HttpCall) -> None:
+        """Tell an engine that a leg is not wanted any more; nobody waits for the answer."""
+        task = self._loop.create_task(self._call(endpoint_id, call))
+        self._hang_ups.add(task)
+        task.add_done_callback(self._hang_ups.discard)
+
+    async def _call(self, endpoint_id: str, call: HttpCall) -> None:
+        endpoint = self._registry.get(endpoint_id)
+        if endpoint is None:
+            return
+        key = self._dispatch.settings.engine_key
+        try:
+            await ask(self._pool, endpoint.url, replace(call, timeout_s=min(call.timeout_s, HANG_UP_S)), key)
+        except (TimeoutError, WireError, TooLong) as error:
+            # Its connection was closed in any case; the engine notices that too.
+            log.info("abort call failed", extra={"endpoint": endpoint_id, "why": str(error)})
+
+    def _snapshot(self) -> Any:
+        return self._registry.snapshot(self._clock.now_s())
+
+    def _endpoints_changed(self) -> None:
+        for endpoint_id in [name for name in self._places if self._registry.get(name) is not None]:
+            del self._places[endpoint_id]
+        self._desk.observe(self._snapshot())
+
+    def _period_s(self) -> float:
+        timeouts = self._dispatch.settings.timeouts
+        shortest_s = min(timeouts.prefill_s, timeouts.first_token_s, timeouts.inter_token_s, timeouts.total_s)
+        return min(0.5, max(0.01, shortest_s / 4))
+
+    def _tick(self) -> None:
+        now_s = self._clock.now_s()
+        for unit in tuple(self._units):
+            unit.check(now_s)
+        self._ticker = self._loop.call_later(self._period_s(), self._tick)
+
+
+def _canceller(life: asyncio.Task[None]) -> Callable[[], None]:
+    def cancel() -> None:
+        life.cancel()
+
+    return cancel

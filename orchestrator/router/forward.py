@@ -1,0 +1,396 @@
+"""Runs the legs of one request as one unit: they start, are relayed, fail and end together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.core.types import End, LegEvent, LegKind, PathKind
+from orchestrator.engines.base import Handoff, HandoffFailed, Leg
+from orchestrator.errors import LegFailed, NoCapacity, RequestError, StageDeadline
+from orchestrator.router.answer import Answer
+from orchestrator.router.legs import Call
+from orchestrator.router.record import Record
+from orchestrator.router.road import Road
+from orchestrator.router.stream import Stream, Usage, unfinished, usage
+from orchestrator.topology.plan import Timeouts
+from orchestrator.wire.client import ConnectError, Connection, Progress, WireError, request_head
+
+log = logging.getLogger(__name__)
+
+NEEDS_DONE = frozenset((PathKind.CHAT, PathKind.COMPLETION, PathKind.GENERATE))
+"""Kinds whose streams say `[DONE]` when nothing is missing; the others end by their last event."""
+
+LATE_LEG_S = 10.0
+"""How long a leg may still answer once the client has everything; then it is aborted."""
+
+
+@dataclass(slots=True)
+class Item:
+    """One hand-off of the unit.
+
+    `merges`: the client's answer is made of both legs' bodies, kept here until both are there. `begun`:
+    its relayed leg is generating, `done`: has ended well. `fed_s`: when its other leg answered.
+    """
+
+    machine: Handoff
+    merges: bool = False
+    prefill_body: bytes | None = None
+    relayed: tuple[Call, bytes] | None = None
+    fed_s: float = 0.0
+    begun: bool = False
+    done: bool = False
+    usage: Usage = field(default_factory=Usage)
+
+
+class Unit:
+    """The legs of one request, of all its items.
+
+    A leg that fails before its item has begun fails the unit, and every other leg is aborted at once: its
+    connection closed, and the engine told where it has a call for that. Callbacks do all of the work; the
+    request's own task sleeps in `run` but for connecting.
+    """
+
+    def __init__(self, road: Road, record: Record, answer: Answer, items: Sequence[Item]) -> None:
+        self._road = road
+        self._record = record
+        self._answer = answer
+        self._items = items
+        self._started_s = road.clock.now_s()
+        self._calls: dict[Call, None] = {}
+        self._due: list[tuple[int, Leg]] = []
+        self._failure: RequestError | None = None
+        self._over_s: float | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self.failed_at: tuple[str, ...] = ()
+        """The endpoint whose leg failed the unit, if it was one's."""
+        self.safe_to_repeat = False
+        """The failed unit has run nowhere: it was never sent, or the engine ended it before it began."""
+
+    async def run(self) -> None:
+        """Until every leg is over. Raises RequestError when the client's answer cannot be completed.
+
+        Cancelling it (the client left) aborts every leg.
+        """
+        exchange = self._answer.exchange
+        exchange.on_pause, exchange.on_resume = self._pause, self._resume
+        self._road.watch.add(self)
+        try:
+            for place, item in enumerate(self._items):
+                self._due += ((place, leg) for leg in item.machine.start())
+            while True:
+                if self._due:
+                    await self._launch()
+                if self._failure is not None:
+                    raise self._failure
+                if not self._due:
+                    if self._over_s is not None and not self._calls:
+                        return
+                    self._wake = asyncio.get_running_loop().create_future()
+                    await self._wake
+        finally:
+            self._road.watch.discard(self)
+            exchange.on_pause = exchange.on_resume = None
+            self._abort()
+
+    async def _launch(self) -> None:
+        """Connect all legs that are due, then send them: a dead peer is found before anything runs."""
+        road = self._road
+        due, self._due = self._due, []
+        ready: list[Connection] = []
+        try:
+            for _, leg in due:
+                place = road.place(leg.endpoint)
+                connection = road.pool.take(place.host, place.port)
+                if connection is None:
+                    connection = await road.pool.acquire(place.host, place.port, place.idle_s)
+                ready.append(connection)
+        except ConnectError as error:
+            road.trouble(leg.endpoint, error)
+            road.counts.leg_done(leg.kind, leg.endpoint, error.reason)
+            self.safe_to_repeat = True
+            self._fail(LegFailed(f"{_name(leg)}: {error}", reason=error.reason), leg.endpoint)
+        finally:
+            # Cancelled, failed, or another leg has failed meanwhile.
+            if len(ready) < len(due) or self._failure is not None:
+                for connection in ready:
+                    connection.unused()
+        if self._failure is None:
+            for (item, leg), connection in zip(due, ready, strict=True):
+                self._send(item, leg, connection)
+
+    def _send(self, item: int, leg: Leg, connection: Connection) -> None:
+        road = self._road
+        now_s = road.clock.now_s()
+        headers = [*leg.headers]
+        if not any(name == "content-type" for name, _ in headers):
+            headers.append(("content-type", "application/json"))
+        if road.key is not None:
+            headers.append(("authorization", f"Bearer {road.key}"))
+        authority = road.place(leg.endpoint).authority
+        call = Call(self, item, leg, connection, now_s)
+        self._calls[call] = None
+        head = request_head("POST", leg.path, authority, headers, sum(map(len, leg.body)))
+        connection.send(head, leg.body, call)
+        if leg.relay and self._answer.exchange.paused:
+            connection.pause()
+        self._tell(leg, "sent", now_s)
+
+    def usage(self) -> Usage:
+        """The tokens of the request; what finished legs told goes before what the client was told."""
+        parts = []
+        for item in self._items:
+            notes, seen = item.machine.notes, item.usage
+            parts.append(
+                Usage(
+                    prompt=notes.get("prompt_tokens", seen.prompt),
+                    completion=seen.completion,
+                    cached=notes.get("cached_tokens", seen.cached),
+                )
+            )
+        return self._answer.usage(parts)
+
+    # -- what the calls tell
+
+    def streamed(self, call: Call, stream: Stream, events: bytes) -> None:
+        """Pass events on; a failure that came with them follows."""
+        if events:
+            now_s = self._road.clock.now_s()
+            if call.last_s is None:
+                self._begin(call, now_s)
+            else:
+                self._road.counts.itl(now_s - call.last_s)
+            call.last_s = now_s
+            try:
+                self._answer.events(call.item, call.headers, events)
+            except LegFailed as error:
+                self._end(call, error)
+                return
+        if stream.refused is not None:
+            self._end(call, stream.refused)
+        elif stream.engine_error is not None:
+            engine = self._road.place(call.leg.endpoint).engine
+            self._end(call, engine.map_error(stream.engine_error.status, stream.engine_error.body))
+
+    def stream_ended(self, call: Call, stream: Stream) -> None:
+        """The relayed stream is over: complete, or cut short without saying so."""
+        if stream.failed:
+            return
+        complete = stream.done or (stream.begun and self._record.kind not in NEEDS_DONE)
+        if not complete:
+            message = f"{_name(call.leg)}: the engine ended its stream before it was complete"
+            self._end(call, LegFailed(message, reason="stream-truncated"))
+            return
+        if stream.ended_badly():
+            # The client has been told by the finish reason; the books should say so too.
+            self._record.end, self._record.reason = End.BROKEN, "engine-aborted"
+        self._complete(call, stream.usage())
+
+    def answered(self, call: Call, body: bytes) -> None:
+        """A gathered answer is whole: the client's, an error, or a step of the hand-off."""
+        leg, item = call.leg, self._items[call.item]
+        if not leg.relay:
+            self._stepped(call, body)
+            return
+        if call.status >= 400:
+            self._end(call, self._road.place(leg.endpoint).engine.map_error(call.status, body))
+            return
+        hidden = unfinished(body)
+        if hidden is not None:
+            self._end(call, hidden)
+            return
+        if item.merges:
+            item.relayed = (call, body)
+            self._drop(call, "ok")
+            self._merge(item)
+            return
+        self._relay(call, body)
+
+    def crashed(self, call: Call, error: Exception) -> None:
+        """A bug, ours or an adapter's, costs this request and no other."""
+        log.error("forwarding failed", exc_info=error, extra={"request_id": self._record.id})
+        self._end(call, RequestError("internal error", reason="internal"))
+
+    def dropped(self, call: Call, error: Exception) -> None:
+        """The connection failed under a leg, or its answer cannot be used."""
+        reason = error.reason if isinstance(error, WireError) else "bad-answer"
+        self._road.trouble(call.leg.endpoint, error)
+        if isinstance(error, WireError) and error.progress is Progress.NOTHING_SENT:
+            self.safe_to_repeat = True
+        self._end(call, LegFailed(f"{_name(call.leg)}: {error}", reason=reason))
+
+    # -- what follows from it
+
+    def _begin(self, call: Call, now_s: float) -> None:
+        record, item = self._record, self._items[call.item]
+        item.begun = True
+        if record.first_s is None:
+            record.first_s = now_s
+            self._road.counts.ttft(now_s - record.arrived_s)
+            self._stage("first_token", now_s - max(call.sent_s, item.fed_s))
+        self._tell_begun(call.leg, now_s)
+
+    def _stepped(self, call: Call, body: bytes) -> None:
+        """A leg that is not relayed has answered: what the machine makes of it."""
+        leg, item = call.leg, self._items[call.item]
+        now_s = self._road.clock.now_s()
+        step = item.machine.on_response(leg.kind, call.status, body)
+        if isinstance(step, HandoffFailed):
+            self._end(call, step.error)
+            return
+        self._drop(call, "ok")
+        item.fed_s = now_s
+        if leg.kind is LegKind.PREFILL:
+            self._stage("prefill", now_s - call.sent_s)
+            item.prefill_body = body if item.merges else None
+        if all(one.fed_s for one in self._items):
+            self._tell(leg, "done", now_s)
+        if isinstance(step, tuple):
+            self._due += ((call.item, next_leg) for next_leg in step)
+        self._merge(item)
+        self._nudge()
+
+    def _merge(self, item: Item) -> None:
+        if item.relayed is None or item.prefill_body is None or self._failure is not None:
+            return
+        call, body = item.relayed
+        item.relayed = None
+        engine = self._road.place(call.leg.endpoint).engine
+        try:
+            merged = engine.merge(self._record.kind, item.prefill_body, body)
+        except LegFailed as error:
+            self._fail(error, call.leg.endpoint)
+            return
+        self._relay(call, merged)
+
+    def _relay(self, call: Call, body: bytes) -> None:
+        self._answer.whole(call.item, call.status, call.headers, body)
+        self._complete(call, usage(body))
+
+    def _complete(self, call: Call, found: Usage) -> None:
+        """The relayed leg of an item has ended well; the client's answer ends with the last of them."""
+        item = self._items[call.item]
+        if not item.begun:
+            item.begun = True
+            self._tell_begun(call.leg, self._road.clock.now_s())
+        item.done = True
+        item.usage = found
+        self._drop(call, "ok")
+        if not all(one.done for one in self._items):
+            return
+        self._over_s = self._record.ended_s = self._road.clock.now_s()
+        try:
+            self._answer.end()
+        except LegFailed as error:
+            self._fail(error, call.leg.endpoint)
+        self._nudge()
+
+    def _end(self, call: Call, error: RequestError) -> None:
+        """A leg has failed; one that only served to begin its item's answer may, once that has begun."""
+        self._drop(call, error.reason)
+        self._tell(call.leg, "failed", self._road.clock.now_s())
+        if call.leg.relay or not self._items[call.item].begun:
+            self.safe_to_repeat |= isinstance(error, NoCapacity)
+            self._fail(error, call.leg.endpoint)
+        self._nudge()
+
+    def _fail(self, error: RequestError, endpoint: str | None) -> None:
+        if self._failure is None and self._over_s is None:
+            self._failure = error
+            self.failed_at = () if endpoint is None else (endpoint,)
+            self._due.clear()
+            self._abort()
+        self._nudge()
+
+    def _drop(self, call: Call, result: str) -> None:
+        """The call is over, well or badly."""
+        if call in self._calls:
+            del self._calls[call]
+            self._road.counts.leg_done(call.leg.kind, call.leg.endpoint, result)
+            if result != "ok":
+                call.abort()
+
+    def _abort(self) -> None:
+        """End every leg that still runs: nobody wants its answer."""
+        road = self._road
+        for call in tuple(self._calls):
+            self._drop(call, "aborted")
+            hang_up = road.place(call.leg.endpoint).engine.abort(call.leg)
+            if hang_up is not None:
+                road.hang_up(call.leg.endpoint, hang_up)
+
+    # -- time
+
+    def check(self, now_s: float) -> None:
+        """Fail the unit if one of its stages is past its deadline."""
+        if self._over_s is not None:
+            if now_s - self._over_s > LATE_LEG_S:
+                self._abort()
+                self._nudge()
+            return
+        timeouts = self._road.timeouts
+        if now_s - self._record.arrived_s > timeouts.total_s:
+            self._late("total", timeouts.total_s, None)
+            return
+        for call in tuple(self._calls):
+            stage, since_s, limit_s = self._stage_of(call, timeouts, now_s)
+            if now_s - since_s > limit_s:
+                self._late(stage, limit_s, call)
+                return
+
+    def _stage_of(self, call: Call, timeouts: Timeouts, now_s: float) -> tuple[str, float, float]:
+        """The stage a call is in, since when, and how long that may take."""
+        item = self._items[call.item]
+        if not call.leg.relay:
+            return "prefill", now_s if item.begun else call.sent_s, timeouts.prefill_s
+        if call.last_s is not None:
+            paused = self._answer.exchange.paused
+            return "inter_token", now_s if paused else call.last_s, timeouts.inter_token_s
+        feeding = any(other.item == call.item and not other.leg.relay for other in self._calls)
+        if feeding or not call.leg.stream:
+            # Bounded by the other leg's deadline, or, with nothing to see before the end, by the total.
+            return "first_token", now_s, timeouts.first_token_s
+        return "first_token", max(call.sent_s, item.fed_s), timeouts.first_token_s
+
+    def _late(self, stage: str, limit_s: float, call: Call | None) -> None:
+        who = "the request" if call is None else _name(call.leg)
+        message = f"{who} was not done with stage `{stage}` within {limit_s:g} s"
+        error = StageDeadline(message, reason=f"{stage.replace('_', '-')}-deadline")
+        self._fail(error, None if call is None else call.leg.endpoint)
+
+    def _pause(self) -> None:
+        for call in self._calls:
+            if call.leg.relay:
+                call.connection.pause()
+
+    def _resume(self) -> None:
+        now_s = self._road.clock.now_s()
+        for call in self._calls:
+            if call.leg.relay:
+                call.connection.resume()
+                if call.last_s is not None:
+                    call.last_s = now_s
+
+    # -- telling others
+
+    def _tell_begun(self, leg: Leg, now_s: float) -> None:
+        if all(one.begun for one in self._items):
+            self._tell(leg, "first_token", now_s)
+
+    def _tell(self, leg: Leg, what: str, at_s: float) -> None:
+        self._road.progress(LegEvent(self._record.id, leg.kind, leg.endpoint, what, at_s))
+
+    def _stage(self, name: str, seconds: float) -> None:
+        self._record.stages[name] = seconds
+        self._road.counts.stage(name, seconds)
+
+    def _nudge(self) -> None:
+        """Wake the request's task."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+def _name(leg: Leg) -> str:
+    return f"the {leg.kind} leg on {leg.endpoint}"

@@ -1,0 +1,116 @@
+"""One engine call each: receives what its connection reads, and tells its unit what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from orchestrator.engines.base import Leg
+from orchestrator.router.replies import Headers
+from orchestrator.router.stream import Stream
+from orchestrator.wire.client import Connection
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""An answer that is gathered whole and grows beyond this is cut: log probabilities of the longest prompts
+stay far below it."""
+
+
+class Hears(Protocol):
+    """The unit as its legs see it."""
+
+    def answered(self, call: Call, body: bytes) -> None:
+        """The whole answer of a call that is not a stream."""
+        ...
+
+    def streamed(self, call: Call, stream: Stream, events: bytes) -> None:
+        """Whole events of a relayed stream, or its failure."""
+        ...
+
+    def stream_ended(self, call: Call, stream: Stream) -> None:
+        """The engine has ended its stream."""
+        ...
+
+    def dropped(self, call: Call, error: Exception) -> None:
+        """The call failed below HTTP, or its answer is too long."""
+        ...
+
+    def crashed(self, call: Call, error: Exception) -> None:
+        """Our own code, or an adapter's, failed over what the call brought."""
+        ...
+
+
+class Call:
+    """A leg under way.
+
+    `sent_s` is when it was written; `last_s` when its stream last brought something, None before its
+    first event. A relayed answer that is a stream of events, and no error, is passed on as it comes;
+    everything else is gathered.
+    """
+
+    __slots__ = (
+        "_over", "_parts", "_size", "_unit", "connection", "headers", "item", "last_s", "leg", "sent_s",
+        "status", "stream",
+    )  # fmt: skip
+
+    def __init__(self, unit: Hears, item: int, leg: Leg, connection: Connection, now_s: float) -> None:
+        self._unit = unit
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._over = False
+        self.item = item
+        self.leg = leg
+        self.connection = connection
+        self.sent_s = now_s
+        self.last_s: float | None = None
+        self.status = 0
+        self.headers: Headers = ()
+        self.stream: Stream | None = None
+
+    def abort(self) -> None:
+        """Close the connection, unless the call is over and another may be using it."""
+        if not self._over:
+            self._over = True
+            self.connection.abort()
+
+    def on_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """The engine's status and headers."""
+        self.status = status
+        self.headers = tuple(headers)
+        if self.leg.relay and status < 300:
+            kind = next((value for name, value in headers if name == b"content-type"), b"")
+            if kind.startswith(b"text/event-stream"):
+                self.stream = Stream()
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the answer."""
+        stream = self.stream
+        if stream is None:
+            self._parts.append(data)
+            self._size += len(data)
+            if self._size > MAX_ANSWER_BYTES:
+                self.abort()
+                self._unit.dropped(self, ValueError(f"its answer is over {MAX_ANSWER_BYTES} bytes"))
+            return
+        try:
+            events = stream.feed(data)
+            if events or stream.failed:
+                self._unit.streamed(self, stream, events)
+        except Exception as error:  # noqa: BLE001  adapters are plug-ins: their bugs end one request
+            self._unit.crashed(self, error)
+
+    def on_end(self) -> None:
+        """The answer is whole."""
+        self._over = True
+        try:
+            if self.stream is not None:
+                self._unit.stream_ended(self, self.stream)
+            else:
+                parts, self._parts = self._parts, []
+                self._unit.answered(self, b"".join(parts))
+        except Exception as error:  # noqa: BLE001  as above
+            self._unit.crashed(self, error)
+
+    def on_failure(self, error: Exception) -> None:
+        """The connection failed."""
+        self._over = True
+        self._unit.dropped(self, error)

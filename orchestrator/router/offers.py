@@ -1,0 +1,109 @@
+"""What the fleet can do for one model and kind of request, worked out once until the endpoints change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.clock import Clock
+from orchestrator.core.types import Endpoint, PathKind, Role, Snapshot
+from orchestrator.engines.base import Engine
+from orchestrator.engines.splice import JsonBody
+from orchestrator.errors import BadRequest, NotServed
+
+
+class Registry(Protocol):
+    """The endpoints as the data path needs them; `router.endpoints.Registry` is one."""
+
+    def snapshot(self, now_s: float) -> Snapshot:
+        """Every endpoint as it is."""
+        ...
+
+    def get(self, endpoint_id: str) -> Endpoint | None:
+        """One endpoint as it is."""
+        ...
+
+    def engine(self, endpoint_id: str) -> Engine:
+        """The adapter of an endpoint. Raises KeyError."""
+        ...
+
+    def models(self) -> tuple[str, ...]:
+        """The served model names, sorted."""
+        ...
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after every change of the snapshot."""
+        ...
+
+    def leg_failed(self, endpoint_id: str, error: BaseException) -> None:
+        """A leg met trouble at the endpoint below HTTP."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The ways a request may be served: each an engine, and whether prefill and decode are apart there.
+
+    Guarded names are those of every engine of the model: a request may end up at any.
+    """
+
+    ways: tuple[tuple[Engine, bool], ...]
+    guarded_fields: frozenset[str]
+    guarded_headers: frozenset[bytes]
+    max_model_len: int | None
+
+    def check(self, kind: PathKind, body: JsonBody) -> None:
+        """Raise BadRequest for what no way could do, before the request waits for one."""
+        refusal: BadRequest | None = None
+        for engine, disaggregated in self.ways:
+            try:
+                engine.check(kind, body, disaggregated)
+            except BadRequest as error:
+                refusal = refusal or error
+            else:
+                return
+        if refusal is not None:
+            raise refusal
+
+
+class Offers:
+    """The offers by model and kind."""
+
+    def __init__(self, registry: Registry, clock: Clock) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._known: dict[tuple[str, PathKind], Offer] = {}
+        registry.on_change(self._known.clear)
+
+    def offer(self, model: str, kind: PathKind) -> Offer:
+        """What there is for `kind` of a served `model`, ready or not.
+
+        Raises NotServed when none of the model's endpoints ever answers that kind.
+        """
+        found = self._known.get((model, kind))
+        if found is None:
+            found = self._known[model, kind] = self._find(model, kind)
+        return found
+
+    def _find(self, model: str, kind: PathKind) -> Offer:
+        engines: dict[tuple[int, bool], Engine] = {}
+        mine = [e for e in self._registry.snapshot(self._clock.now_s()).endpoints if e.model == model]
+        lengths = [e.max_model_len for e in mine if e.max_model_len is not None]
+        for endpoint in mine:
+            engine, apart = self._registry.engine(endpoint.id), endpoint.role is not Role.UNIFIED
+            if engine.serves(kind, endpoint.role, apart):
+                engines.setdefault((id(engine), apart), engine)
+        if not engines:
+            roles = ", ".join(sorted({e.role.value for e in mine}))
+            raise NotServed(
+                f"the endpoints of model {model!r} ({roles}) do not serve this path; it needs a unified one",
+                reason="path-not-served",
+            )
+        all_engines = [self._registry.engine(e.id) for e in mine]
+        return Offer(
+            ways=tuple((engine, apart) for (_, apart), engine in engines.items()),
+            guarded_fields=frozenset().union(*(e.guarded_fields for e in all_engines)),
+            guarded_headers=frozenset(n.encode() for e in all_engines for n in e.guarded_headers),
+            max_model_len=max(lengths, default=None),
+        )

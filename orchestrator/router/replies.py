@@ -1,0 +1,78 @@
+"""What the router says in its own words: error bodies, error events, and the headers around an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+import orjson
+
+from orchestrator.errors import RequestError, WrongMethod
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+REQUEST_ID = b"x-pdctl-request-id"
+CLIENT_ID = b"x-request-id"
+JSON: Headers = ((b"content-type", b"application/json"),)
+
+NOT_PASSED = frozenset(
+    (
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection",
+        b"te", b"trailer", b"transfer-encoding", b"upgrade",
+        b"content-length", b"server", b"date", CLIENT_ID, REQUEST_ID,
+    )
+)  # fmt: skip
+"""Headers of an engine's answer that stay behind: those of the hop (RFC 9110 7.6.1), those that the router
+sets itself, and the engine's idea of a request id."""
+
+WIRE_REASONS = {
+    400: "bad-request",
+    408: "slow-request",
+    413: "too-large",
+    431: "headers-too-large",
+    500: "internal",
+    501: "not-implemented",
+    505: "http-version",
+}
+
+
+def body(message: str, kind: str, reason: str, param: str | None = None) -> bytes:
+    """An error in the OpenAI shape; `code` is the reason slug."""
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": reason}})
+
+
+def wire_error(status: int, message: str) -> bytes:
+    """The body of a refusal below HTTP semantics, for `wire.server.serve`."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return body(message, kind, WIRE_REASONS.get(status, "bad-request"))
+
+
+def error_body(error: RequestError) -> bytes:
+    """The error as a response body."""
+    return body(error.message, error.error_type, error.reason, error.param)
+
+
+def error_event(error: RequestError) -> bytes:
+    """The error as a server-sent event, for when the status line is long gone."""
+    return b"data: %b\n\n" % error_body(error)
+
+
+def error_headers(error: RequestError) -> Headers:
+    """Content type, reason, what would be allowed, and when to come back (whole seconds, rounded up)."""
+    headers = (*JSON, (b"x-pdctl-reason", error.reason.encode()))
+    if isinstance(error, WrongMethod):
+        headers = (*headers, (b"allow", error.allow.encode()))
+    if error.retry_after_s is None:
+        return headers
+    return (*headers, (b"retry-after", b"%d" % max(1, ceil(error.retry_after_s))))
+
+
+def identity(request_id: str, client_id: bytes | None) -> Headers:
+    """The headers that name the request on every answer: ours, and the client's own echoed."""
+    ours = (REQUEST_ID, request_id.encode())
+    return (ours,) if client_id is None else (ours, (CLIENT_ID, client_id))
+
+
+def passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """An engine's answer headers that go on to the client."""
+    return tuple(header for header in headers if header[0] not in NOT_PASSED)

@@ -1,0 +1,63 @@
+"""What every unit of legs shares: where endpoints are, and whom to tell what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from orchestrator.clock import Clock
+from orchestrator.core.types import LegEvent
+from orchestrator.engines.base import Engine, HttpCall
+from orchestrator.topology.plan import Timeouts
+from orchestrator.wire.client import Pool
+
+if TYPE_CHECKING:
+    from orchestrator.router.forward import Unit
+
+
+class Counts(Protocol):
+    """What units count; `RouterMetrics` is one."""
+
+    itl: Callable[[float], None]
+    ttft: Callable[[float], None]
+
+    def leg_done(self, leg: str, endpoint: str, result: str) -> None:
+        """An engine call ended; `result` is `ok` or a reason slug."""
+        ...
+
+    def stage(self, name: str, seconds: float) -> None:
+        """A stage of a request ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an endpoint's legs go: its address, how long connections keep, and its adapter."""
+
+    host: str
+    port: int
+    authority: str
+    idle_s: float
+    engine: Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """What every unit shares.
+
+    `place` finds an endpoint's Place; `progress` tells the scheduler; `hang_up` performs an engine's abort
+    call and forgets it; `trouble` tells the registry that an endpoint failed below HTTP. `key` is the
+    engines' API key.
+    """
+
+    pool: Pool
+    clock: Clock
+    timeouts: Timeouts
+    counts: Counts
+    place: Callable[[str], Place]
+    progress: Callable[[LegEvent], None]
+    hang_up: Callable[[str, HttpCall], None]
+    trouble: Callable[[str, BaseException], None]
+    watch: set[Unit]
+    key: str | None

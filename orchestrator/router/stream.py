@@ -1,0 +1,250 @@
+"""Reads an engine's answer as it comes: whole server-sent events, the first judged before it is shown."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from orchestrator.errors import LegFailed, NoCapacity, RequestError
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""A single event that is longer is no engine's (the longest carry log probabilities of a whole prompt)."""
+
+DONE = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n", b"data:[DONE]\n\n")
+
+_ERROR = b'data: {"error"'
+_RECENT = 4  # pieces kept for the end: the last content, the usage and [DONE] may come one by one
+_FAILED = frozenset(("error", "abort"))
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the engine counted them; None where it did not say."""
+
+    prompt: int | None = None
+    completion: int | None = None
+    cached: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineError:
+    """An error that an engine reported as an event of a stream: what `Engine.map_error` wants to know."""
+
+    status: int
+    body: bytes
+
+
+def last_int(text: bytes, name: bytes) -> int | None:
+    """The integer after the last `"name":` in JSON text. Content cannot forge it: its quotes are escaped."""
+    key = b'"%b":' % name
+    at = text.rfind(key)
+    if at < 0:
+        return None
+    start = at + len(key)
+    digits = text[start : start + 24].lstrip(b" ")
+    end = 0
+    while end < len(digits) and 0x30 <= digits[end] <= 0x39:
+        end += 1
+    return int(digits[:end]) if end else None
+
+
+def usage(text: bytes) -> Usage:
+    """The usage that a body, or the last events of a stream, report."""
+    return Usage(
+        prompt=last_int(text, b"prompt_tokens"),
+        completion=last_int(text, b"completion_tokens"),
+        cached=last_int(text, b"cached_tokens"),
+    )
+
+
+def unfinished(body: bytes) -> RequestError | None:
+    """The error hidden in an answer of status 200: it finished by `error` or `abort`, nothing generated."""
+    if b'"abort"' not in body and b'"error"' not in body:
+        return None
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    answers = answer if isinstance(answer, list) else [answer]
+    for one in answers:
+        if isinstance(one, dict) and (found := _hidden(one)) is not None:
+            return found
+    return None
+
+
+def _hidden(answer: Mapping[str, Any]) -> RequestError | None:
+    """The same for one parsed answer or event."""
+    choices = answer.get("choices")
+    if not isinstance(choices, list):
+        meta = answer.get("meta_info")
+        choices = [{**answer, **meta}] if isinstance(meta, dict) else []
+    failed = None
+    for choice in choices:
+        if not isinstance(choice, dict):
+            return None
+        reason = choice.get("finish_reason")
+        detail = reason if isinstance(reason, dict) else {"type": reason}
+        if detail.get("type") not in _FAILED or _content(choice):
+            return None
+        failed = detail
+    if failed is None:
+        return None
+    why = failed.get("message") or failed["type"]
+    text = f"the engine ended the request before it generated anything: {why}"
+    if failed["type"] == "abort":
+        return NoCapacity(text, reason="engine-aborted")
+    return LegFailed(text, reason="engine-error")
+
+
+def _content(choice: Mapping[str, Any]) -> bool:
+    """Whether a choice carries anything that was generated."""
+    if choice.get("text") or choice.get("output_ids"):
+        return True
+    said = choice.get("delta") or choice.get("message") or {}
+    return isinstance(said, dict) and any(value for name, value in said.items() if name != "role")
+
+
+class Stream:
+    """One streamed answer. `feed` returns what may be passed on; the rest is in the attributes.
+
+    Nothing is passed on until an event shows that the engine is generating: role-only events and comments
+    are held back before it, and a failure among them leaves `begun` False, so that it can still become an
+    HTTP error. A part of an event is never passed on, so that an error event can follow at any time.
+    Exactly one of `engine_error` and `refused` is set by a failure; nothing is passed on after it.
+    """
+
+    __slots__ = (
+        "_held", "_recent", "_separator", "_tail", "begun", "done", "engine_error", "events", "refused",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self._held = b""
+        self._separator = b"\n\n"
+        self._recent: deque[bytes] = deque(maxlen=_RECENT)
+        self.begun = False
+        self.done = False
+        """The last event so far is the mark that nothing is missing."""
+        self.engine_error: EngineError | None = None
+        self.refused: RequestError | None = None
+        self.events = 0
+
+    @property
+    def failed(self) -> bool:
+        """The engine reported a failure, or what it sends makes no sense."""
+        return self.engine_error is not None or self.refused is not None
+
+    def feed(self, data: bytes) -> bytes:
+        """Take in what came; the whole events that may be passed on now."""
+        if self.failed:
+            return b""
+        events = self._whole(data)
+        if not events:
+            return b""
+        if not self.begun:
+            events = self._judge(events)
+            if not events:
+                return b""
+        at = events.find(_ERROR)
+        if at == 0 or (at > 0 and events[at - 1] == 0x0A):
+            end = events.find(self._separator, at)
+            self._error(events[at + len(b"data: ") : end])
+            events = events[:at]
+        self.done = events.endswith(DONE)
+        self.events += events.count(self._separator)
+        self._recent.append(events)
+        return events
+
+    def usage(self) -> Usage:
+        """What the last events report of tokens; without it, events are counted as tokens."""
+        found = usage(b"".join(self._recent))
+        if found.completion is None and self.begun:
+            return Usage(found.prompt, max(0, self.events - int(self.done)), found.cached)
+        return found
+
+    def ended_badly(self) -> bool:
+        """Whether the last finish reason says that the engine gave up in the middle."""
+        text = b"".join(self._recent)
+        return any(
+            b'"finish_reason":"%b"' % reason in text or b'"finish_reason":{"type":"%b"' % reason in text
+            for reason in (b"abort", b"error")
+        )
+
+    def _whole(self, data: bytes) -> bytes:
+        if self._tail:
+            data = self._tail + data
+        if data.endswith(self._separator):
+            self._tail = b""
+            return data
+        at = data.rfind(self._separator)
+        if at < 0 and not self.events and b"\r\n\r\n" in data:
+            self._separator = b"\r\n\r\n"
+            at = data.rfind(self._separator)
+        if at < 0:
+            self._tail = data
+            if len(data) > MAX_EVENT_BYTES:
+                self.refused = LegFailed("the engine sent an event without end", reason="bad-answer")
+            return b""
+        at += len(self._separator)
+        self._tail = data[at:]
+        return data[:at]
+
+    def _judge(self, events: bytes) -> bytes:
+        """Look at the events before the first that counts; all that was held once one does."""
+        held = self._held + events
+        start = len(self._held)
+        while start < len(held):
+            end = held.index(self._separator, start) + len(self._separator)
+            if not self._empty(held[start:end]):
+                if not self.failed:
+                    self.begun = True
+                    self._held = b""
+                    return held
+                return b""
+            start = end
+        self._held = held
+        if len(held) > MAX_EVENT_BYTES:
+            self.refused = LegFailed("the engine sends events that say nothing", reason="bad-answer")
+        return b""
+
+    def _empty(self, event: bytes) -> bool:
+        """Whether the event says nothing yet; sets the failure if it tells of one."""
+        lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+        if not lines:
+            return True
+        try:
+            parsed = orjson.loads(b"\n".join(lines))
+        except orjson.JSONDecodeError:
+            return False
+        if not isinstance(parsed, dict):
+            return False
+        if parsed.get("error"):
+            self._error(b"\n".join(lines))
+            return False
+        self.refused = _hidden(parsed)
+        return self.refused is None and _role_only(parsed)
+
+    def _error(self, body: bytes) -> None:
+        try:
+            code = orjson.loads(body)["error"]["code"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            code = None
+        status = code if isinstance(code, int) and 400 <= code < 600 else 500
+        self.engine_error = EngineError(status, body)
+
+
+def _role_only(event: Mapping[str, Any]) -> bool:
+    choices = event.get("choices")
+    if not isinstance(choices, list) or not choices:
+        return False
+    for choice in choices:
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        if not isinstance(delta, dict) or "role" not in delta:
+            return False
+        if choice.get("finish_reason") is not None or _content(choice):
+            return False
+    return True
