@@ -9,13 +9,13 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
 
 import uvloop
 
+from orchestrator import __version__
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.core.address import http_url, is_wildcard, join_host_port
 from orchestrator.core.scheduling import ImmediateScheduler
@@ -30,6 +30,7 @@ from orchestrator.router.app import RouterApp
 from orchestrator.router.endpoints import Registry
 from orchestrator.router.replies import wire_error
 from orchestrator.router.scrape import Prober
+from orchestrator.router.settings import wire_limits
 from orchestrator.topology.plan import Plan, RouterPlan
 from orchestrator.wire.client import Pool
 from orchestrator.wire.server import Handler, Server, WireLimits, serve
@@ -75,13 +76,12 @@ class Router:
         self._socket = socket
         self._servers: list[Server] = []
         self._client_server: Server | None = None
-        self._draining = False
         self._lag: asyncio.TimerHandle | None = None
-        release = version("pdctl")
-        self.metrics = RouterMetrics((i.model for i in plan.instances), self._clock, release)
+        self.metrics = RouterMetrics((i.model for i in plan.instances), self._clock, __version__)
         self.registry = Registry(plan, self._clock, self.metrics, inflight=self._inflight)
+        profile = build(router.scheduling, plan.base_dir)
         self.scheduler = ImmediateScheduler(
-            build(router.scheduling, plan.base_dir),
+            profile,
             rng=rng,
             serves=self.registry.serves,
             on_policy_error=self._policy_failed,
@@ -93,9 +93,11 @@ class Router:
         self._prober = Prober(
             self.registry, self._probe_pool, self.metrics, self._clock, rng, router.credentials.engine_key
         )
-        self.app = RouterApp(plan, self.registry, self.scheduler, self._pool, self.metrics, self._clock, rng)
+        self.app = RouterApp(
+            plan, self.registry, self.scheduler, self._pool, self.metrics, self._clock, rng, profile.headers
+        )
         self.metrics.watch(lambda: self.scheduler.ledger.snapshot(self._clock.now_s()))
-        self.admin = Admin(self._control(release), router.credentials.admin_key)
+        self.admin = Admin(self._control(), router.credentials.admin_key)
 
     @property
     def url(self) -> str:
@@ -108,12 +110,7 @@ class Router:
     async def start(self) -> None:
         """Listen and probe. Raises LaunchError when an address is taken or cannot be had."""
         router = own_plan(self._plan)
-        limits = WireLimits(
-            max_body_bytes=router.limits.max_body_bytes,
-            max_header_bytes=router.limits.max_header_bytes,
-            header_timeout_s=router.limits.header_timeout_s,
-            body_timeout_s=router.limits.body_timeout_s,
-        )
+        limits = wire_limits(router.limits)
         small = WireLimits(max_body_bytes=ADMIN_BODY_BYTES)
         if self._socket is not None:
             await self._listen_unix(self._socket, small)
@@ -134,8 +131,8 @@ class Router:
     async def stop(self) -> bool:
         """Take no more, let what runs end within `drain_s`, cut the rest; True if nothing was cut."""
         deadline_s = own_plan(self._plan).drain_s
-        self._draining = True
-        log.info("draining", extra={"inflight": len(self.scheduler.ledger), "deadline_s": deadline_s})
+        self.app.draining = True
+        log.info("draining", extra={"inflight": self.app.inflight, "deadline_s": deadline_s})
         whole = True
         if self._client_server is not None:
             whole = await self._client_server.drained(deadline_s)
@@ -152,6 +149,7 @@ class Router:
         if self._socket is not None and self._servers:
             self._socket.unlink(missing_ok=True)
         await self._prober.close()
+        await self.app.close()
         self._probe_pool.close()
         self._pool.close()
 
@@ -188,25 +186,25 @@ class Router:
         stale = [name for name in fixed if getattr(router, name) != getattr(before, name)]
         return {"endpoints": len(plan.instances), "needs_restart": stale}
 
-    def _control(self, release: str) -> Control:
+    def _control(self) -> Control:
         return Control(
             registry=self.registry,
             asks=self._prober,
             clock=self._clock,
             render=self._render,
             inflight=self._inflight,
-            requests=lambda: len(self.scheduler.ledger),
+            requests=lambda: self.app.inflight,
             forget=self.scheduler.prefix.drop,
             reload=self.reload,
-            draining=lambda: self._draining,
-            version=release,
+            draining=lambda: self.app.draining,
+            version=__version__,
         )
 
     def _inflight(self, endpoint_id: str) -> Inflight:
         return self.scheduler.ledger.inflight(endpoint_id)
 
     def _render(self) -> bytes:
-        self.metrics.inflight(len(self.scheduler.ledger))
+        self.metrics.inflight(self.app.inflight)
         return self.metrics.render()
 
     def _policy_failed(self, name: str, error: PolicyError) -> None:
@@ -307,7 +305,6 @@ async def _run(
     on_ready: Callable[[str], None] | None,
 ) -> int:
     router = Router(plan, reread=reread, socket=socket)
-    await router.start()
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -320,6 +317,7 @@ async def _run(
     loop.add_signal_handler(signal.SIGHUP, hang_up)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
+    await router.start()
     # What was made by now lives as long as the process: the collector need not look at it again.
     gc.collect()
     gc.freeze()
