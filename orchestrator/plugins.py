@@ -120,7 +120,7 @@ def _load_file(reference: str, path: Path) -> ModuleType:
     try:
         # Compiled from the bytes that were hashed: the import system's cache tells edits apart by whole
         # seconds only, and would write into the user's folder.
-        exec(compile(source, str(path), "exec"), module.__dict__)
+        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:  # as in _import
         del sys.modules[name]
         raise _broken(reference, error, path) from error

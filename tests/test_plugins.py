@@ -80,6 +80,12 @@ def test_a_file_may_define_dataclasses_and_models(tmp_path):
     assert plugins.resolve(POLICIES, "./mine.py:Other", tmp_path)().x == 0
 
 
+def test_a_file_is_compiled_as_it_is_written(tmp_path):
+    """And not with the `from __future__` imports of the module that compiles it."""
+    write(tmp_path / "mine.py", "def f(x: int): pass\n")
+    assert plugins.resolve(POLICIES, "./mine.py:f", tmp_path).__annotations__ == {"x": int}
+
+
 def test_loading_leaves_no_trace_in_the_users_folder(tmp_path):
     write(tmp_path / "mine.py", "class Mine: pass\n")
     plugins.resolve(POLICIES, "./mine.py:Mine", tmp_path)

@@ -126,12 +126,15 @@ class _Builder:
         self.only(path, data, _KINDS)
         filters = self._steps((*path, "filters"), data)
         scorers = self._steps((*path, "scorers"), data)
-        picker = self._step((*path, "picker"), data.get("picker", "max-score"))
+        given = data.get("picker")
+        picker = self._step((*path, "picker"), "max-score" if given is None else given)
         self._check_scorers((*path, "scorers"), [step.policy for step in scorers])
         return RoleProfile(filters=tuple(filters), scorers=tuple(scorers), picker=picker or _NO_PICKER)
 
     def _steps(self, path: Path, data: Mapping[str, Any]) -> list[Step[Any]]:
-        listed = data.get(str(path[-1])) or []
+        listed = data.get(str(path[-1]))
+        if listed is None:  # left out, or a key in YAML with nothing under it
+            return []
         if not isinstance(listed, list | tuple):
             self.refuse(path, f"must be a list, not {listed!r}")
             return []
