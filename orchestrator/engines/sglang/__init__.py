@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from orchestrator.core.types import Load, PathKind, Role
-from orchestrator.engines import base, errors, fan
+from orchestrator.engines import base, errors, fan, guard
 from orchestrator.engines.base import HandoffRequest, HttpCall, InstanceSpec, Leg, NotYet, Shape
 from orchestrator.engines.sglang import command, facts, handoff, lint, logprobs
 from orchestrator.engines.sglang.hints import HINTS
@@ -24,31 +24,22 @@ class SGLang:
     idle_s: ClassVar[float] = 4.0
     """Its own keep-alive time-out is 5 s; launched instances get a longer one (fact `idle_s`)."""
 
-    guarded_fields: ClassVar[frozenset[str]] = frozenset(
-        {
-            # The hand-off's own: a missing host kills decode, a live room twice kills prefill.
-            "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "decode_tp_size",
-            # Which rank serves; a rank that does not fit the room hangs both sides.
-            "routed_dp_rank", "data_parallel_rank", "disagg_prefill_dp_rank",
-            # Identity: an abort by id ends every request whose id begins with it.
-            "rid",
-            # The engine's internals: where outputs are sent, which encoders are called, what is waited for.
-            "http_worker_ipc", "encoder_urls", "num_items_assigned", "need_wait_for_mm_inputs",
-            "kv_hints", "lora_id", "received_time", "external_trace_header", "return_bytes",
-            # The scheduler's view of a request, which only an operator may change.
-            "routing_key", "log_metrics",
-        }
-    )  # fmt: skip
-    guarded_headers: ClassVar[frozenset[str]] = frozenset(
-        {
-            "x-data-parallel-rank", "x-smg-routing-key",
-            # With SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES these win over the body.
-            "x-override-rid", "x-override-bootstrap-host", "x-override-bootstrap-port",
-            "x-override-bootstrap-room", "x-override-conversation-id", "x-override-routed-dp-rank",
-            "x-override-disagg-prefill-dp-rank", "x-override-priority",
-            "x-request-id",
-        }
-    )  # fmt: skip
+    guarded_fields: ClassVar[frozenset[str]] = guard.FIELDS | {
+        # Parts of the hand-off that only this engine has.
+        "bootstrap_pair_key", "decode_tp_size",
+        # The engine's internals: where outputs are sent, which encoders are called, what is waited for.
+        "http_worker_ipc", "encoder_urls", "num_items_assigned", "need_wait_for_mm_inputs",
+        "kv_hints", "lora_id", "received_time", "external_trace_header", "return_bytes",
+        # The scheduler's view of a request, which only an operator may set.
+        "routing_key", "log_metrics",
+    }  # fmt: skip
+    guarded_headers: ClassVar[frozenset[str]] = guard.HEADERS | {
+        "x-smg-routing-key",
+        # With SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES these win over the body.
+        "x-override-rid", "x-override-bootstrap-host", "x-override-bootstrap-port",
+        "x-override-bootstrap-room", "x-override-conversation-id", "x-override-routed-dp-rank",
+        "x-override-disagg-prefill-dp-rank", "x-override-priority",
+    }  # fmt: skip
     hints: ClassVar[tuple[base.LogHint, ...]] = HINTS
 
     def bind(self, options: Mapping[str, Any]) -> base.Engine:

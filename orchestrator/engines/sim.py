@@ -1,0 +1,111 @@
+"""Simulated engines: started differently, and in all protocol the adapter of the dialect they speak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from orchestrator.core.types import Role
+from orchestrator.engines import base, flags
+from orchestrator.engines.base import InstanceSpec, LintContext, PortNeed, Shape, Word
+from orchestrator.engines.hints import COMMON
+from orchestrator.engines.sglang import SGLang
+from orchestrator.engines.vllm import VLLM
+from orchestrator.engines.vllm.command import SHUTDOWN_TIMEOUT_S, family
+from orchestrator.errors import Problem, TopologyError
+
+_PORTS = ("http", "bootstrap", "side-channel")
+_RULES = frozenset({"pair-mismatch", "unknown-transfer", "prefill-dp", "unroutable-address"})
+"""The dialects' rules that hold for simulated engines too; the others are about real flags."""
+
+_ALIASES = {"block-size": "page-size", "enable-prompt-tokens-details": "enable-cache-report"}
+
+
+class _Simulated:
+    """What differs from the real engine of the dialect: how it is started, and on which ports."""
+
+    dialect: ClassVar[str]
+    name: ClassVar[str] = "sim"
+    hints: ClassVar[tuple[base.LogHint, ...]] = COMMON
+
+    def bind(self, options: Mapping[str, Any]) -> base.Engine:
+        """The adapter of `options.dialect`, `sglang` unless given. Raises TopologyError for another one."""
+        dialect = options.get("dialect", "sglang")
+        adapter = DIALECTS.get(dialect) if isinstance(dialect, str) else None
+        if adapter is None:
+            raise TopologyError(
+                [
+                    Problem(
+                        f"a simulated engine speaks {' or '.join(DIALECTS)}, not {dialect!r}", field="dialect"
+                    )
+                ]
+            )
+        return adapter()
+
+    def command(self, spec: InstanceSpec) -> base.Command:
+        """`python -P -m orchestrator.sim`; pool options become its flags."""
+        own = flags.Settings()
+        own.put("plan", host=spec.bind, port=spec.ports["http"])
+        own.put("plan", bootstrap_port=spec.ports.get("bootstrap"))
+        own.put("plan", side_channel_host=spec.address if "side-channel" in spec.ports else None)
+        own.put("plan", side_channel_port=spec.ports.get("side-channel"))
+        own.put("plan", served_model_name=spec.served_name, model_path=spec.model_path)
+        own.put(f"role {spec.role.value}", **_transfer(self.dialect, spec))
+        own.put("adapter", enable_cache_report=True)
+        if self.dialect == "vllm":
+            own.put("adapter", enable_server_load_tracking=True, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+        own.put("pool", **{name: value for name, value in spec.options.items() if name != "dialect"})
+        own.put("credentials", api_key=spec.key)
+        merged = flags.merge(own, spec.flags, _ALIASES)
+        start = [
+            Word(word, "adapter") for word in ("-P", "-m", "orchestrator.sim", "--dialect", self.dialect)
+        ]
+        start += [Word(word, f"role {spec.role.value}") for word in ("--role", spec.role.value)]
+        return base.Command(argv=(*start, *flags.words(merged)), env=flags.variables(spec.env))
+
+    def ports(self, role: Role, shape: Shape, transfer: str | None) -> tuple[PortNeed, ...]:
+        """Those of the dialect that the simulator opens too."""
+        needs = REAL[self.dialect].ports(role, shape, transfer)
+        opened = [need for need in needs if need.purpose in _PORTS]
+        if self.dialect == "sglang" and role is Role.DECODE:
+            opened = [need for need in opened if need.purpose != "bootstrap"]
+        return tuple(opened)
+
+    def lint(self, context: LintContext) -> Sequence[Problem]:
+        """The dialect's rules about pairs."""
+        found = REAL[self.dialect].lint(context)
+        return [problem for problem in found if problem.rule in _RULES]
+
+
+class Sim(_Simulated, SGLang):
+    """A simulated engine that speaks SGLang's dialect; `bind` gives the one that a pool asks for."""
+
+    dialect: ClassVar[str] = "sglang"
+    name: ClassVar[str] = "sim"
+    hints: ClassVar[tuple[base.LogHint, ...]] = COMMON
+
+
+class SimVLLM(_Simulated, VLLM):
+    """A simulated engine that speaks vLLM's dialect."""
+
+    dialect: ClassVar[str] = "vllm"
+    name: ClassVar[str] = "sim"
+    hints: ClassVar[tuple[base.LogHint, ...]] = COMMON
+
+
+DIALECTS: Mapping[str, type[Sim] | type[SimVLLM]] = {"sglang": Sim, "vllm": SimVLLM}
+REAL: Mapping[str, base.Engine] = {"sglang": SGLang(), "vllm": VLLM()}
+
+
+def _transfer(dialect: str, spec: InstanceSpec) -> dict[str, str]:
+    """How KV travels, in the simulator's own words; unified instances have none."""
+    if spec.role is Role.UNIFIED:
+        return {}
+    if dialect == "sglang":
+        return {"transfer": "mooncake_tcp" if spec.transfer == "mooncake_tcp" else "mooncake"}
+    chosen = {"transfer": family(spec.transfer) or "nixl"}
+    if spec.transfer == "mooncake_tcp":
+        chosen["link"] = "tcp"
+    if spec.role is Role.DECODE:
+        chosen["kv_load_failure_policy"] = "recompute"
+    return chosen

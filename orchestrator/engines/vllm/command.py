@@ -1,0 +1,156 @@
+"""vLLM's command line, environment and ports for one instance (0.32.0)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.core.types import Role
+from orchestrator.engines import flags
+from orchestrator.engines.base import Command, InstanceSpec, PortNeed, Setting, Shape, Word
+
+DEFAULT_TRANSFER = "nixl"
+KEEP_ALIVE_S = 75
+"""Rendered as VLLM_HTTP_TIMEOUT_KEEP_ALIVE; the engine's own default of 5 s makes a router reconnect."""
+
+LEASE_S = 30
+"""Seconds a prefill holds KV that nobody has come for; decode renews it from when it has the request. The
+engine's default, rendered so that a plan shows it."""
+
+SHUTDOWN_TIMEOUT_S = 30
+"""Seconds of drain after TERM (default 0: running requests are cut). Not below the lease, so that KV already
+promised can still be fetched."""
+
+EVENT_PORTS = 2
+"""Per DP rank: KV events and their replay."""
+
+ALIASES = {
+    "tp": "tensor-parallel-size",
+    "tp-size": "tensor-parallel-size",
+    "pp": "pipeline-parallel-size",
+    "pp-size": "pipeline-parallel-size",
+    "dp": "data-parallel-size",
+    "dp-size": "data-parallel-size",
+    "dpp": "data-parallel-rpc-port",
+    "ep": "enable-expert-parallel",
+    "device-memory-utilization": "gpu-memory-utilization",
+}
+
+_CONNECTORS = {
+    "nixl": ("nixl", "NixlConnector"),
+    "nixlconnector": ("nixl", "NixlConnector"),
+    "nixlpullconnector": ("nixl", "NixlPullConnector"),
+    "mooncake": ("mooncake", "MooncakeConnector"),
+    "mooncake_tcp": ("mooncake", "MooncakeConnector"),
+    "mooncakeconnector": ("mooncake", "MooncakeConnector"),
+}
+_KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+
+
+def family(transfer: str | None) -> str | None:
+    """Which hand-off a transfer speaks, `nixl` or `mooncake`; None for one that pdctl does not know."""
+    found = _CONNECTORS.get((transfer or DEFAULT_TRANSFER).lower())
+    return found[0] if found else None
+
+
+def ports(role: Role, shape: Shape, transfer: str | None) -> tuple[PortNeed, ...]:
+    """HTTP; NIXL's side channel, one per DP rank; Mooncake's bootstrap server; KV events; DP's own port."""
+    needs = [PortNeed("http")]
+    if role in _KV_ROLES:
+        if family(transfer) == "mooncake":
+            if role is Role.PREFILL:
+                needs.append(PortNeed("bootstrap"))
+        else:
+            needs.append(PortNeed("side-channel", shape.dp))
+    needs.append(PortNeed("kv-events", EVENT_PORTS * shape.dp))
+    if shape.dp > 1:
+        needs.append(PortNeed("dp-rpc"))
+    if shape.nnodes > 1:
+        needs.append(PortNeed("master"))
+    return tuple(needs)
+
+
+def command(spec: InstanceSpec) -> Command:
+    """Arguments after the interpreter, and the environment to add."""
+    merged = flags.merge(_flags(spec), spec.flags, ALIASES)
+    _place_events(spec, merged)
+    start = [Word(word, "adapter") for word in ("-m", "vllm.entrypoints.cli.main", "serve")]
+    start.append(Word(spec.model_path, "plan"))
+    env = _env(spec) | dict(spec.env)
+    return Command(argv=(*start, *flags.words(merged)), env=flags.variables(env))
+
+
+def kv_transfer_config(spec: InstanceSpec) -> dict[str, Any] | None:
+    """What the role implies for `--kv-transfer-config`; None for a unified instance."""
+    kv_role = _KV_ROLES.get(spec.role)
+    known = _CONNECTORS.get((spec.transfer or DEFAULT_TRANSFER).lower())
+    if kv_role is None:
+        return None
+    config: dict[str, Any] = {
+        "kv_connector": known[1] if known else spec.transfer,
+        "kv_role": kv_role,
+    }
+    if spec.role is Role.DECODE:
+        # The default fails the request; recomputing costs a prefill and keeps it right.
+        config["kv_load_failure_policy"] = "recompute"
+    if known and known[0] == "nixl" and spec.role is Role.PREFILL:
+        config["kv_connector_extra_config"] = {"kv_lease_duration": LEASE_S}
+    if spec.transfer == "mooncake_tcp":
+        config["kv_connector_extra_config"] = {"mooncake_protocol": "tcp"}
+    return config
+
+
+def _flags(spec: InstanceSpec) -> flags.Settings:
+    own, role, shape = flags.Settings(), f"role {spec.role.value}", spec.shape
+    own.put("plan", served_model_name=spec.served_name, host=spec.bind, port=spec.ports["http"])
+    own.put(role, kv_transfer_config=kv_transfer_config(spec))
+    sizes = {
+        "tensor_parallel_size": shape.tp,
+        "pipeline_parallel_size": shape.pp,
+        "data_parallel_size": shape.dp,
+    }
+    own.put("plan", **{name: size for name, size in sizes.items() if size > 1})
+    own.put("plan", enable_expert_parallel=shape.ep > 1 or None)
+    own.put("plan", data_parallel_rpc_port=spec.ports.get("dp-rpc"))
+    if shape.nnodes > 1:
+        own.put("plan", nnodes=shape.nnodes, node_rank=spec.options.get("node_rank", 0))
+        own.put("plan", master_addr=spec.options.get("head_address", spec.address))
+        own.put("plan", master_port=spec.ports.get("master"))
+    own.put("adapter", enable_prompt_tokens_details=True, enable_server_load_tracking=True)
+    own.put("adapter", shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    return own
+
+
+def _env(spec: InstanceSpec) -> flags.Settings:
+    own = flags.Settings()
+    own.env("adapter", {"PYTHONSAFEPATH": "1", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": KEEP_ALIVE_S})
+    own.env("plan", {"VLLM_HOST_IP": spec.address})
+    if spec.devices:
+        own.env("plan", {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.devices))})
+    if spec.key is not None:  # unlike the flag, not to be read in the process list
+        own.env("credentials", {"VLLM_API_KEY": spec.key})
+    if spec.role not in _KV_ROLES:
+        return own
+    if family(spec.transfer) == "mooncake":
+        own.env("plan", {"VLLM_MOONCAKE_BOOTSTRAP_PORT": spec.ports.get("bootstrap")})
+        return own
+    own.env("plan", {"VLLM_NIXL_SIDE_CHANNEL_HOST": spec.address})
+    own.env("plan", {"VLLM_NIXL_SIDE_CHANNEL_PORT": spec.ports.get("side-channel")})
+    if spec.nics:
+        own.env("plan", {"UCX_NET_DEVICES": ",".join(f"{nic}:1" for nic in spec.nics)})
+    return own
+
+
+def _place_events(spec: InstanceSpec, merged: dict[str, Setting]) -> None:
+    """Give KV events that were asked for without an endpoint the ports that the plan set aside for them."""
+    asked = merged.get("kv-events-config")
+    config = flags.as_object(asked.value) if asked is not None else None
+    if asked is None or config is None or "endpoint" in config or "kv-events" not in spec.ports:
+        return
+    first = spec.ports["kv-events"]
+    placed = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{first}",
+        "replay_endpoint": f"tcp://*:{first + spec.shape.dp}",
+    }
+    merged["kv-events-config"] = Setting(placed | config, f"plan + {asked.origin}")

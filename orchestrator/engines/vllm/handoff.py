@@ -1,0 +1,199 @@
+"""vLLM's hand-offs: NIXL (prefill, then decode with its parameters) and Mooncake (both at once) (0.32.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from orchestrator.core.address import http_url, split_http_url
+from orchestrator.core.types import Endpoint, LegKind, PathKind
+from orchestrator.engines import errors
+from orchestrator.engines.base import HandoffDone, HandoffFailed, HandoffRequest, HandoffStep, Leg
+from orchestrator.engines.linting import is_loopback
+from orchestrator.engines.splice import JsonBody, quote
+from orchestrator.engines.vllm import params
+from orchestrator.errors import BadRequest, LegFailed, RequestError
+
+_JSON = ("content-type", "application/json")
+_TO_DECODE = quote(
+    {
+        "do_remote_decode": True,
+        "do_remote_prefill": False,
+        "remote_engine_id": None,
+        "remote_block_ids": None,
+        "remote_host": None,
+        "remote_port": None,
+    }
+)
+_SHAPES_OUTPUT = frozenset(
+    {
+        "stream_options", "stream_interval", "logprobs", "top_logprobs", "logprob_token_ids",
+        "return_tokens_as_token_ids", "return_token_ids", "return_prompt_text", "echo",
+    }
+)  # fmt: skip
+"""Fields that shape an answer and not the prompt; prefill's answer is only read for its parameters."""
+
+_ENDS_EARLY = frozenset({"stop", "stop_token_ids"})
+
+
+class _Legs:
+    """What the three hand-offs share."""
+
+    def __init__(self, request: HandoffRequest, drop: Collection[str]) -> None:
+        self._request = request
+        self._drop = drop
+        self.notes: dict[str, Any] = {}
+
+    def _leg(
+        self,
+        kind: LegKind,
+        endpoint: Endpoint,
+        fields: Mapping[str, bytes],
+        drop: Collection[str] = (),
+    ) -> Leg:
+        request = self._request
+        engine_id = request.engine_id(kind)
+        relay = kind is not LegKind.PREFILL
+        return Leg(
+            kind=kind,
+            endpoint=endpoint.id,
+            path=request.path,
+            body=request.body.edit(fields, {*self._drop, *drop}),
+            engine_id=engine_id,
+            relay=relay,
+            stream=request.stream and relay,
+            headers=(_JSON, ("x-request-id", engine_id), *request.headers),
+        )
+
+    def _prefill(
+        self, endpoint: Endpoint, transfer: bytes, fields: Mapping[str, bytes], drop: Collection[str] = ()
+    ) -> Leg:
+        """One token and no stream: only a whole answer carries hand-off parameters."""
+        body = self._request.body
+        edits = {"kv_transfer_params": transfer, "max_tokens": b"1", **fields}
+        if self._request.kind is PathKind.CHAT or body.has("max_completion_tokens"):
+            edits["max_completion_tokens"] = b"1"
+        least = body.fields.get("min_tokens")
+        if isinstance(least, int) and least > 1:
+            edits["min_tokens"] = b"1"
+        if body.has("stream"):
+            edits["stream"] = b"false"
+        return self._leg(LegKind.PREFILL, endpoint, edits, {*_SHAPES_OUTPUT, *drop})
+
+    def _answer(self, status: int, body: bytes) -> JsonBody | RequestError:
+        """Prefill's answer, its token counts noted; or why the request cannot go on."""
+        if status != 200:
+            return errors.to_error(status, body)
+        try:
+            answer = JsonBody(body)
+        except BadRequest:
+            return LegFailed("the prefill engine's answer is not what it should be", reason="bad-answer")
+        if finish_reason(answer) in ("abort", "error"):
+            # A draining vLLM answers new requests 200 with this and no text.
+            return LegFailed("the prefill engine cut the request short", reason="prefill-aborted")
+        usage = answer.fields.get("usage")
+        tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        if isinstance(tokens, int):
+            self.notes["prompt_tokens"] = tokens
+        return answer
+
+
+class Pulled(_Legs):
+    """NIXL: prefill answers with where its KV lies; decode is sent there and fetches it."""
+
+    def start(self) -> tuple[Leg, ...]:
+        """Prefill alone."""
+        assert self._request.prefill is not None
+        return (self._prefill(self._request.prefill, _TO_DECODE, {}),)
+
+    def on_response(self, kind: LegKind, status: int, body: bytes) -> HandoffStep:
+        """Decode with prefill's parameters, byte for byte. A prefill that returned none, or bad ones, fails
+        the request: decode alone would be right too, but does another engine's work without being asked."""
+        answer = self._answer(status, body)
+        if isinstance(answer, RequestError):
+            return HandoffFailed(answer)
+        told = answer.fields.get("kv_transfer_params")
+        why = self._fault(told)
+        if why:
+            return HandoffFailed(
+                LegFailed(f"the prefill engine's hand-off parameters: {why}", reason="bad-handoff-params")
+            )
+        cached = told.get("remote_prefill_cached_tokens") if isinstance(told, dict) else None
+        if isinstance(cached, int):
+            self.notes["cached_tokens"] = cached
+        fields = {"kv_transfer_params": answer.text("kv_transfer_params")}
+        return (self._leg(LegKind.DECODE, self._request.decode, fields),)
+
+    def _fault(self, told: object) -> str | None:
+        request = self._request
+        assert request.prefill is not None
+        why = params.fault(
+            told,
+            block_size=request.prefill.block_size,
+            prompt_tokens=self.notes.get("prompt_tokens"),
+        )
+        if why is None and isinstance(told, dict) and is_loopback(told["remote_host"]):
+            hosts = {split_http_url(e.url)[0] for e in (request.prefill, request.decode)}
+            if len(hosts) > 1:
+                return f"remote_host is {told['remote_host']}, which decode on another host cannot reach"
+        return why
+
+
+class Announced(_Legs):
+    """Mooncake: both legs at once under a transfer id; decode asks prefill's bootstrap server."""
+
+    def start(self) -> tuple[Leg, ...]:
+        """Prefill and decode."""
+        request = self._request
+        assert request.prefill is not None
+        facts = request.prefill.facts
+        host, port, engine = (facts.get(n) for n in ("bootstrap_host", "bootstrap_port", "engine_id"))
+        if not isinstance(host, str) or not isinstance(port, int) or not isinstance(engine, str):
+            # Decode has no time-out of its own for an address that does not answer.
+            raise LegFailed(
+                f"the bootstrap address of {request.prefill.id} is unknown", reason="no-bootstrap"
+            )
+        transfer = request.engine_id(LegKind.PREFILL)
+        to_decode = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer}
+        to_prefill = {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_bootstrap_addr": http_url(host, port),
+            "remote_engine_id": engine,
+            "transfer_id": transfer,
+        }
+        # The KV is dropped unless prefill ends by length: nothing else may end it.
+        whole = {"ignore_eos": b"true"}
+        return (
+            self._prefill(request.prefill, quote(to_decode), whole, _ENDS_EARLY),
+            self._leg(LegKind.DECODE, request.decode, {"kv_transfer_params": quote(to_prefill)}),
+        )
+
+    def on_response(self, kind: LegKind, status: int, body: bytes) -> HandoffStep:
+        """Prefill is done; decode must not be left waiting for KV that was dropped."""
+        answer = self._answer(status, body)
+        if isinstance(answer, RequestError):
+            return HandoffFailed(answer)
+        if finish_reason(answer) != "length":
+            return HandoffFailed(LegFailed("the prefill engine dropped its KV", reason="prefill-aborted"))
+        return HandoffDone(dict(self.notes))
+
+
+class Alone(_Legs):
+    """One endpoint that does it all: the client's bytes."""
+
+    def start(self) -> tuple[Leg, ...]:
+        """The one leg."""
+        return (self._leg(LegKind.UNIFIED, self._request.decode, {}),)
+
+    def on_response(self, kind: LegKind, status: int, body: bytes) -> HandoffStep:
+        """Nothing follows the only leg."""
+        return HandoffDone()
+
+
+def finish_reason(answer: JsonBody) -> str | None:
+    """How the first choice of an answer ended."""
+    choices = answer.fields.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    reason = first.get("finish_reason") if isinstance(first, dict) else None
+    return reason if isinstance(reason, str) else None

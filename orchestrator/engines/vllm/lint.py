@@ -1,0 +1,206 @@
+"""vLLM's pools against each other, before anything is launched (0.32.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestrator.core.types import Role
+from orchestrator.engines import flags, linting
+from orchestrator.engines.base import InstanceSpec, LintContext, Setting
+from orchestrator.engines.linting import Writer, one_per_pool, sides
+from orchestrator.engines.vllm.command import (
+    ALIASES,
+    LEASE_S,
+    SHUTDOWN_TIMEOUT_S,
+    family,
+    kv_transfer_config,
+)
+from orchestrator.engines.vllm.known import FLAGS, VERSION
+from orchestrator.errors import Problem
+
+_OWNED = {
+    "model": "write model.path in the topology",
+    "served-model-name": "write model.name in the topology",
+    "host": "engines listen on their node's address: nodes.NAME.address",
+    "port": "ports come from the node's range: nodes.NAME.ports",
+    "uds": "engines are reached over TCP",
+    "data-parallel-rpc-port": "ports come from the node's range: nodes.NAME.ports",
+    "master-addr": "instances are placed by the plan",
+    "master-port": "ports come from the node's range: nodes.NAME.ports",
+    "nnodes": "instances are placed by the plan",
+    "node-rank": "instances are placed by the plan",
+    "tensor-parallel-size": "write tp: N in the pool: GPUs are counted by it",
+    "pipeline-parallel-size": "write pp: N in the pool: GPUs are counted by it",
+    "data-parallel-size": "write dp: N in the pool: GPUs and ports are counted by it",
+    "api-key": "write router.credentials.engine_key: probes and requests need it too",
+    "device-ids": "GPUs are given by the plan: an instance sees only its own, from 0 on",
+}
+_OWNED_ENV = ("VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_MOONCAKE_BOOTSTRAP_PORT")
+_GONE_ENV = {
+    "VLLM_NIXL_ABORT_REQUEST_TIMEOUT": "it became a lease: kv-transfer-config: "
+    "{kv_connector_extra_config: {kv_lease_duration: 30}}",
+}
+_PAIRED = {
+    "block-size": "decode fetches as many blocks as it counts itself",
+    "dtype": "the engines refuse the hand-shake (compatibility hash)",
+    "kv-cache-dtype": "the engines refuse the hand-shake (compatibility hash)",
+    "attention-backend": "the engines refuse the hand-shake (compatibility hash)",
+    "speculative-config": "the engines refuse the hand-shake (compatibility hash)",
+    "disable-hybrid-kv-cache-manager": "the engines refuse the hand-shake (compatibility hash)",
+    "revision": "the two sides would run different weights",
+    "chat-template": "the two sides would render different prompts",
+}
+
+
+def lint(context: LintContext) -> Sequence[Problem]:
+    """Every finding, errors and warnings."""
+    writer = Writer(context, ALIASES)
+    return [
+        *linting.owned(writer, _OWNED),
+        *linting.unknown(writer, FLAGS, {}, VERSION),
+        *linting.gone_variables(writer, _GONE_ENV),
+        *_owned_variables(writer),
+        *_contradictions(writer),
+        *linting.disagreements(writer, _PAIRED, writer.flag),
+        *_pairs(writer),
+        *_prefills(writer),
+        *linting.unroutable(writer, _side_channel, "the address that decode fetches KV from"),
+    ]
+
+
+def _owned_variables(writer: Writer) -> Iterator[Problem]:
+    for spec in one_per_pool(writer.context.specs):
+        for name in _OWNED_ENV:
+            if name in spec.env:
+                yield writer.problem(
+                    spec,
+                    "planned-flag",
+                    f"{name} is set by the plan, for each instance its own",
+                    hint="ports come from the node's range: nodes.NAME.ports",
+                    field=f"env.{name}",
+                    at=spec.env[name],
+                )
+
+
+def _contradictions(writer: Writer) -> Iterator[Problem]:
+    """A role implies a connector and a KV role; others make an engine that cannot serve its pool."""
+    for spec in one_per_pool(writer.context.specs):
+        setting = writer.user(spec).get("kv-transfer-config")
+        own = kv_transfer_config(spec)
+        if own is not None and family(spec.transfer) is None:
+            yield writer.problem(
+                spec,
+                "unknown-transfer",
+                f"pdctl knows no hand-off for transfer {spec.transfer}",
+                hint="nixl, mooncake or mooncake_tcp",
+                field="transfer",
+            )
+        if setting is None or own is None:
+            continue
+        yield from _config(writer, spec, setting, own)
+
+
+def _config(
+    writer: Writer, spec: InstanceSpec, setting: Setting, own: Mapping[str, Any]
+) -> Iterator[Problem]:
+    field = "flags.kv-transfer-config"
+    config = flags.as_object(setting.value)
+    if config is None:
+        yield writer.problem(
+            spec,
+            "role-contradiction",
+            f"--kv-transfer-config without an object leaves role {spec.role.value} without a connector",
+            hint="remove it, or write only the keys to add, as a mapping",
+            field=field,
+            at=setting,
+        )
+        return
+    for key in ("kv_connector", "kv_role"):
+        right = (own[key], "kv_both") if key == "kv_role" else (own[key],)
+        if config.get(key, own[key]) not in right:
+            yield writer.problem(
+                spec,
+                "role-contradiction",
+                f"{key} {config[key]} contradicts role {spec.role.value}, which needs {own[key]}",
+                hint="remove it: role and transfer imply it",
+                field=field,
+                at=setting,
+            )
+    if spec.role is Role.DECODE and config.get("kv_load_failure_policy") == "fail":
+        yield writer.problem(
+            spec,
+            "fails-on-lost-kv",
+            "with kv_load_failure_policy fail, a prefill that goes away fails its requests on decode",
+            hint="recompute, the default here, costs a prefill and answers right",
+            field=field,
+            at=setting,
+            severity="warn",
+        )
+
+
+def _pairs(writer: Writer) -> Iterator[Problem]:
+    for prefill, decode in sides(writer.context.specs):
+        if prefill.model_path != decode.model_path:
+            yield writer.problem(
+                decode,
+                "pair-mismatch",
+                f"the model is written {decode.model_path} here and {prefill.model_path} in {prefill.pool}: "
+                "the engines compare the very text (compatibility hash)",
+                field="model",
+            )
+        if family(prefill.transfer) != family(decode.transfer):
+            yield writer.problem(
+                decode,
+                "pair-mismatch",
+                f"transfer is {decode.transfer} here and {prefill.transfer} in {prefill.pool}",
+                hint="give both pools the same transfer",
+                field="transfer",
+            )
+        if None not in (prefill.version, decode.version) and prefill.version != decode.version:
+            yield writer.problem(
+                decode,
+                "pair-mismatch",
+                f"version {decode.version} here and {prefill.version} in {prefill.pool}: the engines refuse "
+                "the hand-shake (compatibility hash)",
+                hint="run both pools from one environment",
+            )
+
+
+def _prefills(writer: Writer) -> Iterator[Problem]:
+    for spec in one_per_pool(writer.context.specs):
+        if spec.role is not Role.PREFILL:
+            continue
+        if family(spec.transfer) == "mooncake" and spec.shape.dp > 1:
+            yield writer.problem(
+                spec,
+                "prefill-dp",
+                "a Mooncake hand-off names one DP rank, and requests are spread over all of them",
+                hint=f"use {spec.shape.dp} instances with dp: 1",
+                field="dp",
+            )
+        merged = flags.merge(
+            {"kv-transfer-config": Setting(kv_transfer_config(spec), "role")}, spec.flags, ALIASES
+        )
+        config = flags.as_object(merged["kv-transfer-config"].value) or {}
+        extra = config.get("kv_connector_extra_config") or {}
+        lease = extra.get("kv_lease_duration", LEASE_S)
+        drain = flags.number(merged.get("shutdown-timeout"))
+        drain = SHUTDOWN_TIMEOUT_S if drain is None else drain
+        if family(spec.transfer) == "nixl" and isinstance(lease, int | float) and drain < lease:
+            yield writer.problem(
+                spec,
+                "drain-below-lease",
+                f"--shutdown-timeout {drain} is below the lease of {lease} s: stopping a prefill can take KV "
+                "away that decode was promised",
+                hint=f"--shutdown-timeout {int(lease)} or more",
+                field="flags.shutdown-timeout",
+                at=merged.get("shutdown-timeout"),
+                severity="warn",
+            )
+
+
+def _side_channel(spec: InstanceSpec) -> tuple[str, Setting | None]:
+    name = "VLLM_HOST_IP" if family(spec.transfer) == "mooncake" else "VLLM_NIXL_SIDE_CHANNEL_HOST"
+    setting = spec.env.get(name)
+    return (str(setting.value), setting) if setting is not None else (spec.address, None)
