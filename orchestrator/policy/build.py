@@ -53,7 +53,7 @@ def make_policy(use: str, params: Mapping[str, Any], base_dir: str | os.PathLike
     cls = plugins.resolve(GROUP, use, base_dir)
     if not isinstance(cls, type):
         raise ParamError([(("use",), Problem(f"{use!r} is no class", hint="name the policy's class"))])
-    model = _params_model(use, cls)
+    model = params_model(use, cls)
     try:
         if model is None:
             if params:
@@ -70,8 +70,11 @@ def make_policy(use: str, params: Mapping[str, Any], base_dir: str | os.PathLike
         raise ParamError([((), problem)]) from error
 
 
-def _params_model(use: str, cls: type) -> type[Params] | None:
-    """The model of a policy's parameters: what its constructor's one argument is annotated with."""
+def params_model(use: str, cls: type) -> type[Params] | None:
+    """The model of a policy's parameters: what its constructor's one argument is annotated with.
+
+    None if it takes none. Raises ParamError for a constructor that fits neither.
+    """
     try:
         arguments = list(inspect.signature(cls, eval_str=True).parameters.values())
     except (NameError, TypeError, ValueError) as error:
