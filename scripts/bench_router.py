@@ -1,4 +1,4 @@
-"""Measures the router's own CPU per request and per streamed chunk, on simulated engines, beside a peer in one run."""
+"""Measures the router's own CPU per request and per streamed chunk, beside a peer's in the same run."""
 
 from __future__ import annotations
 
@@ -188,7 +188,8 @@ def start(folder: Path, peers: bool, started: list[Path]) -> dict[str, tuple[int
             external[role] = {"role": role, "engine": "sglang", "external": urls}
         router = {
             "kind": "sglang-router", "listen": f"127.0.0.1:{ports['sglang-router']}",
-            "runtime": {"python": str(peer_python())}, "flags": {"policy": "round_robin", "log-level": "warn"},
+            "runtime": {"python": str(peer_python())},
+            "flags": {"policy": "round_robin", "log-level": "warn"},
         }  # fmt: skip
         started.append(topology(folder, "peer", external, router))
         routers["sglang-router"] = next(r["pid"] for r in up(started[-1]) if r["role"] == "router")
