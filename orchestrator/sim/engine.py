@@ -1,0 +1,297 @@
+"""The model in real time: it wakes when something happens, and tells each generation's owner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from orchestrator.sim import text
+from orchestrator.sim.faults import Faults
+from orchestrator.sim.generation import Generation
+from orchestrator.sim.jobs import Event, Job, Mode, ModelConfig, What
+from orchestrator.sim.model import EngineModel
+from orchestrator.sim.options import SimOptions
+from orchestrator.sim.stats import EngineStats
+from orchestrator.sim.timing import Link
+from orchestrator.sim.vclock import VirtualClock
+
+Die = Callable[[str], None]
+"""Ends the process at once, as a crash does; takes what the log should say. Fakes may return."""
+
+
+class Transfer(Protocol):
+    """How an engine passes KV on, or gets it: told what the model reports of jobs not served locally."""
+
+    def reserved(self, gen: Generation) -> None:
+        """Memory for KV to come is there."""
+        ...
+
+    def arrived(self, gen: Generation) -> None:
+        """KV that was being fetched is here."""
+        ...
+
+    def prefilled(self, gen: Generation) -> None:
+        """The prompt is computed."""
+        ...
+
+    def sent(self, gen: Generation) -> None:
+        """The KV has left."""
+        ...
+
+    def cancelled(self, gen: Generation) -> None:
+        """The generation was dropped before its end."""
+        ...
+
+
+def model_config(options: SimOptions, link: Link) -> ModelConfig:
+    """The model's settings from the command line's."""
+    return ModelConfig(
+        link=link,
+        kv_tokens=options.kv_tokens,
+        cache_tokens=options.prefix_tokens,
+        block_tokens=options.page_size,
+        max_running=options.max_running,
+        chunk_tokens=options.chunk,
+        mixed=options.mixed,
+    )
+
+
+class Engine:
+    """One engine: jobs go in with `admit`, tokens come out through `Generation.owner`.
+
+    `contents` is what each KV block really holds (the state at its end), whatever its hash claims: a
+    block filled with another prompt's KV spoils every generation that reads it, as it does in truth.
+    """
+
+    def __init__(
+        self,
+        options: SimOptions,
+        link: Link,
+        clock: VirtualClock,
+        faults: Faults,
+        stats: EngineStats,
+        die: Die,
+    ) -> None:
+        self.options = options
+        self.clock = clock
+        self.faults = faults
+        self.stats = stats
+        self.die = die
+        self.transfer: Transfer | None = None
+        self.model = EngineModel(model_config(options, link))
+        self.contents = [0] * self.model.memory.pool.blocks
+        self.generations: dict[str, Generation] = {}
+        self.on_idle: Callable[[], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._now_s = 0.0
+        self._busy = False
+
+    def admit(
+        self,
+        gen: Generation,
+        mode: Mode = Mode.LOCAL,
+        *,
+        gated: bool = False,
+        optimistic: bool = False,
+        lease_s: float | None = None,
+        private: bool = False,
+    ) -> None:
+        """Start a generation. Raises ValueError for one that could never fit."""
+        now_s = self.catch_up()
+        gen.job = job = Job(
+            gen.id,
+            len(gen.prompt),
+            len(gen.tokens),
+            text.block_hashes(gen.states, self.options.seed),
+            mode,
+            gated,
+            optimistic,
+            lease_s,
+            private,
+        )
+        self.generations[gen.id] = gen
+        try:
+            self.model.submit(job, now_s)
+        except ValueError:
+            del self.generations[gen.id]
+            raise
+        self.arm()
+
+    def cancel(self, gen: Generation, reason: str = "abort") -> None:
+        """Drop a generation, wherever it is; its owner is not told."""
+        if self.generations.pop(gen.id, None) is None:
+            return
+        self.model.cancel(gen.id, self.catch_up())
+        gen.done = reason
+        self.stats.finish(reason)
+        if self.transfer is not None:
+            self.transfer.cancelled(gen)
+        self.arm()
+
+    def ungate(self, gen: Generation) -> None:
+        """The peer of a gated generation is known."""
+        self.model.ungate(gen.id, self.catch_up())
+        self.arm()
+
+    def fetch(self, gen: Generation, tokens: int) -> None:
+        """Let the pull of `tokens` of KV take its time."""
+        self.model.fetch(gen.id, tokens, self.catch_up())
+        self.arm()
+
+    def receive(self, gen: Generation, *, first_token: bool) -> None:
+        """KV is here, with or without the first token."""
+        self.model.kv_ready(gen.id, self.catch_up(), first_token=first_token)
+        self.arm()
+
+    def recompute(self, gen: Generation) -> None:
+        """No KV will come: prefill here."""
+        self.model.recompute(gen.id, self.catch_up())
+        self.arm()
+
+    def release(self, gen: Generation) -> bool:
+        """Held KV is not wanted any more; False if it was not held."""
+        held = self.model.release(gen.id, self.catch_up())
+        self.generations.pop(gen.id, None)
+        self.arm()
+        return held
+
+    def settle(self, gen: Generation) -> None:
+        """A prompt is computed: write its blocks, and let the output follow from what was really read."""
+        job = gen.job
+        assert job is not None
+        block = self.options.page_size
+        spoiled = self._spoiled(gen, job.cached_tokens // block)
+        if spoiled is not None:
+            gen.spoiled = True
+            self.replan(gen, text.corrupt(gen.final, spoiled))
+        for index in range(job.cached_tokens // block, min(job.context // block, len(gen.states))):
+            own = gen.states[index]
+            self.contents[job.blocks[index]] = own if spoiled is None else text.corrupt(own, spoiled)
+        if job.prompt_tokens % block:
+            self.contents[job.blocks[job.prompt_tokens // block]] = gen.final
+
+    def replan(self, gen: Generation, state: int) -> None:
+        """The prompt's KV is `state`: unless it is as it should be, another output follows."""
+        if state != gen.final:
+            self.model.resize(gen.id, gen.plan(state))
+
+    def _spoiled(self, gen: Generation, blocks: int) -> int | None:
+        job = gen.job
+        assert job is not None
+        for index in range(min(blocks, len(gen.states))):
+            held = self.contents[job.blocks[index]]
+            if held != gen.states[index]:
+                return held
+        return None
+
+    def catch_up(self) -> float:
+        """Let the model live up to now, and deal with what happened; the virtual time it is now."""
+        if self._busy:
+            return self._now_s
+        self.model.slowdown = self.faults.factor()
+        self._now_s = now_s = max(self._now_s, self.clock.now_s())
+        events = self.model.advance(now_s)
+        if events:
+            self._busy = True
+            try:
+                self._handle(events)
+            finally:
+                self._busy = False
+        return now_s
+
+    def arm(self) -> None:
+        """Wake up when the model has something to report next."""
+        if self._busy:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        at_s = self.model.next_event_s()
+        if at_s is None:
+            if self.on_idle is not None and not self.generations:
+                self.on_idle()
+        elif not self.clock.held:
+            delay_s = self.clock.real_s(max(0.0, at_s - self.clock.now_s()))
+            self._timer = self._loop.call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.catch_up()
+        self.arm()
+
+    def _handle(self, events: list[Event]) -> None:
+        fresh: dict[Generation, None] = {}
+        transfer = self.transfer
+        for _, what, job in events:
+            gen = self.generations.get(job.id)
+            if gen is None:
+                continue
+            if what is What.TOKEN:
+                if not gen.hold:
+                    fresh[gen] = None
+            elif what is What.FINISHED:
+                self._finished(gen)
+            elif what is What.PREFILLED:
+                self.settle(gen)
+                if transfer is not None and job.mode is Mode.PREFILL:
+                    transfer.prefilled(gen)
+            elif what is What.EXPIRED:
+                del self.generations[job.id]
+            elif transfer is None:
+                raise RuntimeError(f"{what} of {job.id} without anything to pass KV on")
+            elif what is What.RESERVED:
+                transfer.reserved(gen)
+            elif what is What.ARRIVED:
+                transfer.arrived(gen)
+            elif what is What.SENT:
+                self._leave(gen)
+                transfer.sent(gen)
+                fresh[gen] = None
+        for gen in fresh:
+            self.tell(gen)
+
+    def _finished(self, gen: Generation) -> None:
+        self._leave(gen)
+        job, block = gen.job, self.options.page_size
+        assert job is not None
+        for index in range(job.prompt_tokens // block, min((job.context - 1) // block, len(gen.states))):
+            own = gen.states[index]
+            self.contents[job.blocks[index]] = own if not gen.spoiled else text.corrupt(own, 0)
+
+    def _leave(self, gen: Generation) -> None:
+        del self.generations[gen.id]
+        gen.done = gen.reason
+        for twin in gen.twins:
+            twin.job, twin.done = gen.job, gen.reason
+
+    def tell(self, gen: Generation) -> None:
+        """Give the owner what is new, and count it."""
+        stats, now_s = self.stats, self._now_s
+        fresh = gen.produced - gen.sent
+        if fresh > 0:
+            if gen.first_s is None:
+                gen.first_s = now_s
+                stats.ttft_s.observe(now_s - gen.created_s)
+                stats.prompt_tokens += len(gen.prompt)
+                fresh_gaps = fresh - 1
+            else:
+                fresh_gaps = fresh
+            if fresh_gaps:
+                stats.itl_s.observe((now_s - gen.last_s) / fresh, fresh_gaps)
+            gen.last_s = now_s
+            stats.output_tokens += fresh
+            self._maybe_die(fresh)
+        if gen.done is not None:
+            stats.finish(gen.done)
+            stats.e2e_s.observe(now_s - gen.created_s)
+        for one in (gen, *gen.twins):
+            one.owner.flush(one)
+
+    def _maybe_die(self, fresh: int) -> None:
+        rule = self.faults.first("die")
+        if rule is not None and rule.after_tokens > 0:
+            rule.after_tokens -= fresh
+            if rule.after_tokens <= 0:
+                self.die(f"injected fault: {rule.message}")
