@@ -219,10 +219,12 @@ def main() -> int:
                 subprocess.run([str(PDCTL), "down", str(path)], check=False, stdout=sys.stderr)
     units = {load.name: load.unit for load in LOADS}
     if arguments.json:
-        rows = [{"router": r, "load": l, "cpu_us": v, "per": units[l]} for (r, l), v in results.items()]
-        print(
-            json.dumps({"machine": platform.platform(), "cores": os.cpu_count(), "results": rows}, indent=1)
-        )
+        rows = [
+            {"router": name, "load": load, "cpu_us": values, "per": units[load]}
+            for (name, load), values in results.items()
+        ]
+        about = {"machine": platform.platform(), "cores": os.cpu_count()}
+        print(json.dumps({**about, "results": rows}, indent=1))
     else:
         print("CPU microseconds of the router process, min / median / max; simulated engines")
         for (name, load), values in results.items():

@@ -72,10 +72,8 @@ def stream(url: str) -> None:
             print(piece, end="", flush=True)
     if first is None:
         raise RuntimeError("the stream ended without a token")
-    done = time.perf_counter()
-    print(
-        f"\n\n{count} pieces, first after {1000 * (first - started):.0f} ms, all after {1000 * (done - started):.0f} ms"
-    )
+    first_ms, all_ms = 1000 * (first - started), 1000 * (time.perf_counter() - started)
+    print(f"\n\n{count} pieces, the first after {first_ms:.0f} ms, all after {all_ms:.0f} ms")
     print(
         "The engines are simulated: the text is nonsense that depends on every prompt token. The processes,"
     )
@@ -106,9 +104,8 @@ def main() -> int:
         if not arguments.keep or code:
             code = pdctl("down", settings) or code
     if arguments.keep and code == 0:
-        print(
-            f"\nStill running at {url}. Stop it with: pdctl down examples/quickstart.yaml --set state_dir={state}"
-        )
+        print(f"\nStill running at {url}. Stop it with:")
+        print(f"  pdctl down examples/quickstart.yaml --set state_dir={state}")
     return code
 
 
