@@ -14,7 +14,7 @@ from orchestrator.engines.base import InstanceSpec, Setting, Word
 from orchestrator.errors import Problem, TopologyError
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.layout import Layout, lay_out, shape_of
-from orchestrator.topology.lint import lint
+from orchestrator.topology.lint import lint, lint_engines
 from orchestrator.topology.plan import InstancePlan, Plan
 from orchestrator.topology.router_plan import plan_router
 from orchestrator.topology.schema import Node
@@ -25,10 +25,11 @@ from orchestrator.topology.words import interpreter, marked, marked_env
 def build(inputs: Inputs) -> Plan:
     """The plan. Raises TopologyError with every finding of placement, lint and the adapters at once."""
     layout = lay_out(inputs)
+    problems = [*layout.problems, *lint(inputs)]
     if layout.problems:
-        raise TopologyError(_in_order(layout.problems))
+        raise TopologyError(_errors(problems))
     specs = {part.name: _specs(inputs, part, layout) for part in inputs.parts}
-    problems = lint(inputs, specs)
+    problems += lint_engines(inputs, specs)
     instances: list[InstancePlan] = []
     for part in inputs.parts:
         for spec in specs[part.name]:
@@ -37,12 +38,11 @@ def build(inputs: Inputs) -> Plan:
             except TopologyError as error:
                 problems += [_placed(inputs, part, p) for p in error.problems]
     router = None
-    if not any(p.severity == "error" for p in problems):
+    if not _errors(problems):
         router, more = plan_router(inputs, instances)
         problems += more
-    errors = list(dict.fromkeys(p for p in problems if p.severity == "error"))
-    if errors:
-        raise TopologyError(_in_order(errors))
+    if errors := _errors(problems):
+        raise TopologyError(errors)
     return Plan(
         name=inputs.topology.name,
         file=inputs.file,
@@ -53,6 +53,10 @@ def build(inputs: Inputs) -> Plan:
         router=router,
         warnings=tuple(str(p) for p in _in_order(problems)),
     )
+
+
+def _errors(problems: Sequence[Problem]) -> list[Problem]:
+    return _in_order([p for p in dict.fromkeys(problems) if p.severity == "error"])
 
 
 def _in_order(problems: Sequence[Problem]) -> list[Problem]:

@@ -52,9 +52,10 @@ def fields_at(schema: Json, place: Place) -> tuple[str, ...]:
 
 
 def secret_at(schema: Json, place: Place) -> bool:
-    """Whether the value at `place` is a key, which no message may repeat."""
-    node = node_at(schema, place)
-    return node is not None and node.get("format") == "password"
+    """Whether the value at `place` is a key or a list of keys, which no message may repeat."""
+    node = node_at(schema, place) or {}
+    items = node.get("items")
+    return "password" in (node.get("format"), items.get("format") if isinstance(items, dict) else None)
 
 
 def interpolates_at(schema: Json, place: Place) -> bool:

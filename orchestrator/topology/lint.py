@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from orchestrator.core.address import is_loopback, is_wildcard
@@ -16,9 +17,14 @@ from orchestrator.topology.source import Place
 from orchestrator.topology.values import REFERENCE
 
 
-def lint(inputs: Inputs, specs: Mapping[str, Sequence[InstanceSpec]]) -> list[Problem]:
-    """Every finding of the rules here and of the engines' adapters, errors and warnings."""
-    found = [problem for rule in RULES for problem in rule(inputs)]
+def lint(inputs: Inputs) -> list[Problem]:
+    """Every finding of the rules here, errors and warnings."""
+    return [problem for rule in RULES for problem in rule(inputs)]
+
+
+def lint_engines(inputs: Inputs, specs: Mapping[str, Sequence[InstanceSpec]]) -> list[Problem]:
+    """Every finding of the engines' adapters about the instances of each, by pool in `specs`."""
+    found: list[Problem] = []
     for parts in _by_adapter(inputs):
         launched = [part for part in parts if part.pool.external is None]
         context = LintContext(
@@ -38,6 +44,8 @@ def _by_adapter(inputs: Inputs) -> list[list[Part]]:
 
 def _located(inputs: Inputs, problem: Problem) -> Problem:
     """An adapter's finding with file and line: those of its field if it names one."""
+    if problem.file == Path(inputs.source.name).name:
+        return replace(problem, file=inputs.source.name)  # it was read off an origin, which is short
     if problem.file is not None:
         return problem
     place: Place = tuple(problem.field.split(".")) if problem.field else ("pools",)
@@ -138,7 +146,7 @@ def inline_secrets(inputs: Inputs) -> Iterator[Problem]:
     given += [(("tenants", name, "keys"), t.get("keys")) for name, t in data.get("tenants", {}).items()]
     for place, value in given:
         texts = value if isinstance(value, list) else [value]
-        if any(isinstance(text, str) and not REFERENCE.fullmatch(text) for text in texts):
+        if any(isinstance(text, str) and not REFERENCE.search(text) for text in texts):
             yield inputs.source.problem(
                 place,
                 "a key is written in the file",

@@ -163,6 +163,7 @@ def _override(source: Source, override: str) -> None:
         place = (*place, key)
         if isinstance(at, dict) and at.get(str(key)) is None:
             at[str(key)] = {}
+            source.overridden[place] = dotted
         at = at[key]
     key = _key(at, steps[-1], may_append=True)
     if key is None:

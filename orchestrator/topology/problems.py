@@ -91,7 +91,7 @@ def _words(error: dict[str, Any], place: Place, schema: Json) -> Iterator[tuple[
         yield place, *_mistyped(error, place, schema)
     elif kind in _BOUND:
         words, key = _BOUND[kind]
-        yield place, f"must be {words} {context[key]}, not {error['input']!r}", None
+        yield place, f"must be {words} {context[key]:g}, not {error['input']!r}", None
     elif kind in ("too_short", "string_too_short"):
         yield place, "must not be empty", None
     elif kind == "value_error":

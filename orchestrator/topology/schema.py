@@ -238,4 +238,6 @@ class Topology(Strict):
     @property
     def served_name(self) -> str:
         """The name that clients ask for."""
-        return self.model.served_name or (self.model.path or "").rstrip("/").rpartition("/")[2]
+        path = self.model.path or ""
+        is_folder = path.startswith((".", "/", "~"))
+        return self.model.served_name or (path.rstrip("/").rpartition("/")[2] if is_folder else path)

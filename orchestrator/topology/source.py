@@ -146,7 +146,10 @@ def parse_value(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's core schema: `no`, `on` and `12:30` are text, `1e3` is a number."""
+    """YAML 1.2's core schema: `no`, `on` and `12:30` are text, `1e3` is a number.
+
+    Digits after a leading zero are text: YAML 1.1 takes them for octal, 1.2 for decimal, people for an id.
+    """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own attribute
 
@@ -154,8 +157,8 @@ class _Loader(yaml.SafeLoader):
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("null", r"~|null|Null|NULL|", "~nN\0"),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("int", r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
     ("merge", r"<<", "<"),
 ):
     # PyYAML looks the resolvers up by first character; the empty scalar is under "".
