@@ -47,9 +47,13 @@ class State:
     learned: Mapping[str, Any] = field(default_factory=dict)
     load: Load | None = None
     incarnation: str = ""
+    told: str = ""
+    """The engine's own name for this life, at the last join."""
     lives: int = 0
-    replaced: bool = True
-    """A new process is suspected: decided at the next join."""
+    suspected: bool = True
+    """There may be a new process: a join decides, by the engine's own account if it gives one."""
+    certain: bool = False
+    """There is a new process, whatever it says."""
     told_life: str = ""
     """The controller's number for its process, and `lives` when it was told."""
     told_at: int = 0
@@ -213,7 +217,7 @@ class Registry:
         busy = self._inflight(endpoint_id).requests > 0
         state.health.observe(answer, self._clock.now_s(), busy)
         if answer is Answer.REFUSED:
-            state.replaced = True
+            state.suspected = True
         if answer is not Answer.OK:
             state.why = why
         if state.joined and not state.health.fit:
@@ -249,22 +253,24 @@ class Registry:
     def _replaced(self, state: State) -> None:
         """There is another process: out, until it has joined by itself."""
         was = state.ready
-        state.replaced, state.joined = True, False
+        state.certain, state.joined = True, False
         state.health.reset()
         state.why = "its process was replaced"
         self._moved(state, was, "incarnation")
         self._tell(self._on_suspect, state.plan.name)
 
     def _settle_incarnation(self, state: State) -> None:
-        """Decide at a join whether this is the process that was known; an engine's own account goes first."""
+        """Decide at a join whether this is the process that was known."""
         told = str(state.learned.get("incarnation", ""))
-        changed = told != state.incarnation if told and state.lives else state.replaced
-        state.replaced = False
+        by_account = told != state.told if told and state.told else state.suspected
+        changed = by_account or state.certain
+        same_name = told and told == state.told
+        state.suspected, state.certain, state.told = False, False, told
         if not changed:
             return
         state.lives += 1
         state.load = None
-        state.incarnation = told or f"life-{state.lives}"
+        state.incarnation = f"{told}/{state.lives}" if same_name else told or f"life-{state.lives}"
         if state.lives > 1:
             log.warning(
                 "endpoint has a new process",

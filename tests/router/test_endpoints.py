@@ -185,6 +185,17 @@ def test_a_counter_running_backwards_is_a_new_process(world: World) -> None:
     assert ("p0", "out", "incarnation") in world.counts.changes
 
 
+def test_a_counter_is_believed_over_a_name_that_did_not_change(world: World) -> None:
+    world.join("p0", incarnation="a")
+    world.registry.loaded("p0", Load(at_s=0.0, progress=100.0))
+    world.registry.loaded("p0", Load(at_s=1.0, progress=1.0))
+    world.join("p0", incarnation="a")
+    assert world.void == ["p0"]
+    endpoint = world.registry.get("p0")
+    assert endpoint is not None
+    assert endpoint.incarnation not in ("", "a"), "whoever compares names has to see it"
+
+
 def test_a_load_that_tells_another_incarnation_is_a_new_process(world: World) -> None:
     world.join("p0")
     world.registry.loaded("p0", Load(at_s=0.0, incarnation="x", progress=100.0))
