@@ -52,8 +52,8 @@ class Ledger:
     def __init__(self) -> None:
         self._work: dict[str, Work] = {}
         self._sums: dict[str, Inflight] = {}
-        self._endpoints: list[Endpoint] = []
-        self._place: dict[str, int] = {}
+        self._given: dict[str, Endpoint] = {}
+        self._views: dict[str, Endpoint] = {}
         self._stale: set[str] = set()
 
     def __len__(self) -> int:
@@ -136,17 +136,20 @@ class Ledger:
     def observe(self, endpoints: Iterable[Endpoint]) -> None:
         """Take the endpoints as they are now; work in flight at one that left is still counted.
 
-        Where a load was read anew, what is in flight at this moment is what that report has seen.
+        Where a load was read anew, what is in flight at this moment is what that report has seen. An
+        endpoint given as the same object as before is taken to be unchanged.
         """
-        before = {e.id: e for e in self._endpoints}
-        self._endpoints = []
-        for endpoint in endpoints:
-            old, now = before.get(endpoint.id), self.inflight(endpoint.id)
-            same_report = old is not None and endpoint.load is not None and old.load == endpoint.load
-            seen = old.inflight_at_load if old is not None and same_report else now
-            self._endpoints.append(replace(endpoint, inflight=now, inflight_at_load=seen))
-        self._place = {e.id: i for i, e in enumerate(self._endpoints)}
-        self._stale.clear()
+        given = {e.id: e for e in endpoints}
+        views = {}
+        for endpoint_id, endpoint in given.items():
+            view = self._views.get(endpoint_id)
+            if view is None or self._given[endpoint_id] is not endpoint:
+                now = self.inflight(endpoint_id)
+                same_report = view is not None and endpoint.load is not None and view.load == endpoint.load
+                seen = view.inflight_at_load if view is not None and same_report else now
+                view = replace(endpoint, inflight=now, inflight_at_load=seen)
+            views[endpoint_id] = view
+        self._given, self._views = given, views
 
     def snapshot(self, now_s: float) -> Snapshot:
         """The endpoints last observed, each with what is in flight there at this moment.
@@ -154,13 +157,11 @@ class Ledger:
         Rebuilds only the endpoints whose work has changed since the last call.
         """
         for endpoint_id in self._stale:
-            place = self._place.get(endpoint_id)
-            if place is not None:
-                self._endpoints[place] = replace(
-                    self._endpoints[place], inflight=self.inflight(endpoint_id)
-                )
+            view = self._views.get(endpoint_id)
+            if view is not None:
+                self._views[endpoint_id] = replace(view, inflight=self.inflight(endpoint_id))
         self._stale.clear()
-        return Snapshot(at_s=now_s, endpoints=tuple(self._endpoints))
+        return Snapshot(at_s=now_s, endpoints=tuple(self._views.values()))
 
     def _get(self, request_id: str) -> Work:
         work = self._work.get(request_id)

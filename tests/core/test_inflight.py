@@ -178,6 +178,22 @@ def test_the_same_report_seen_again_is_not_a_new_one():
     assert ledger.snapshot(2.0).endpoints[0].requests == 4
 
 
+def test_an_endpoint_given_again_unchanged_keeps_its_view():
+    ledger = Ledger()
+    one, two = loaded(1.0, 3, 0, "u0"), loaded(1.0, 3, 0, "u1")
+    ledger.observe([one, two])
+    ledger.start(make_request(), ALONE, 2.0)
+    before = ledger.snapshot(2.0)
+    ledger.start(make_request(id="2"), ALONE, 2.0)
+    ledger.observe([two, one])
+    after = ledger.snapshot(2.0)
+    assert [e.id for e in after.endpoints] == ["u1", "u0"]
+    assert after.endpoints[0] is before.endpoints[1]
+    assert after.endpoints[1].requests == 5
+    ledger.observe([loaded(2.0, 3, 0, "u1")])
+    assert ledger.snapshot(2.0).endpoints[0].load.at_s == 2.0
+
+
 def test_never_less_than_the_routers_own():
     ledger = Ledger()
     ledger.start(make_request(prompt_tokens=1000, max_tokens=100), ALONE, 0.0)
