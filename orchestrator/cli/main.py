@@ -10,12 +10,13 @@ import typer
 
 from orchestrator.cli import plan as _plan
 from orchestrator.cli import route as _route
+from orchestrator.cli import run as _run
 from orchestrator.cli.app import app, show_error
 from orchestrator.errors import PdctlError
 
 __all__ = ["app", "run"]
 
-COMMANDS = (_plan, _route)
+COMMANDS = (_run, _plan, _route)
 """The modules whose import registered their commands."""
 
 

@@ -70,7 +70,7 @@ def _router_head(router: RouterPlan) -> Iterator[str]:
     yield f"#   {router.url}  admin and metrics: {router.admin_url}"
     if router.kind == "pdctl":
         keys = len(router.credentials.client_keys)
-        yield f"#   clients need {'one of ' + str(keys) + ' keys' if keys else 'no key'}"
+        yield f"#   clients need {f'a key ({keys} known)' if keys else 'no key'}"
 
 
 def _command(argv: Sequence[Word], env: Mapping[str, Word]) -> Iterator[str]:

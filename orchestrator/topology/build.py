@@ -19,7 +19,7 @@ from orchestrator.topology.plan import InstancePlan, Plan
 from orchestrator.topology.router_plan import plan_router
 from orchestrator.topology.schema import Node
 from orchestrator.topology.settings import as_settings, layered
-from orchestrator.topology.words import interpreter, marked, marked_env
+from orchestrator.topology.words import marked, marked_env, run_by
 
 
 def build(inputs: Inputs) -> Plan:
@@ -191,7 +191,7 @@ def _command(inputs: Inputs, part: Part, spec: InstanceSpec) -> tuple[tuple[Word
     dropped = {name for name, setting in spec.env.items() if setting.value is None}
     kept = {name: setting for name, setting in spec.env.items() if name not in dropped}
     command = part.adapter.command(replace(spec, env=kept))
-    argv = (*interpreter(inputs, part.pool.runtime, part.place), *command.argv)
+    argv = run_by(inputs, part.pool.runtime, part.place, command.argv)
     env = {name: word for name, word in command.env.items() if name not in dropped}
     return marked(argv, inputs.secrets), marked_env(env, inputs.secrets)
 

@@ -35,7 +35,7 @@ class Part:
     @property
     def dialect(self) -> str:
         """The protocol its endpoints speak: the adapter's name, or the one it imitates."""
-        return str(self.pool.options.get("dialect", self.adapter.name))
+        return str(getattr(self.adapter, "dialect", self.adapter.name))
 
     @property
     def gpus(self) -> int:

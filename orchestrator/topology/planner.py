@@ -111,7 +111,12 @@ def _follow_pool(found: Draft, led: _Found, finder: Finder, name: str, pool: Poo
     except PluginError as error:
         led.problems += [_at(found, (*place, "engine"), p) for p in error.problems]
         return
-    led.adapters[name] = adapter.bind(pool.options)
+    try:
+        led.adapters[name] = adapter.bind(pool.options)
+    except TopologyError as error:
+        for problem in error.problems:
+            below = (*place, "options", *(problem.field.split(".") if problem.field else ()))
+            led.problems.append(_at(found, below, problem))
     if pool.role not in adapter.roles:
         can = ", ".join(role.value for role in Role if role in adapter.roles)
         message = f"engine {pool.engine} has no role {pool.role.value!r} here; it has {can}"

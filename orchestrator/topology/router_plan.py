@@ -16,7 +16,7 @@ from orchestrator.topology.inputs import Inputs
 from orchestrator.topology.plan import Credentials, InstancePlan, Limits, RouterPlan, Timeouts
 from orchestrator.topology.schema import SloClass, Tenant
 from orchestrator.topology.settings import as_settings
-from orchestrator.topology.words import interpreter, marked, marked_env
+from orchestrator.topology.words import marked, marked_env, run_by
 
 ROLE = "role"
 READY_TIMEOUT_S = 60.0
@@ -164,7 +164,7 @@ def _foreign_argv(inputs: Inputs, behind: Sequence[Behind], plan: RouterPlan) ->
     )
     front = Front(plan.host, plan.port, plan.admin_host, plan.admin_port)
     words = KINDS[router.kind].argv(behind, front, flags, router.credentials.keys)
-    return marked((*interpreter(inputs, router.runtime, ("router",)), *words), inputs.secrets)
+    return marked(run_by(inputs, router.runtime, ("router",), words), inputs.secrets)
 
 
 def _digest(plan: RouterPlan) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.engines.base import Word
@@ -14,15 +14,19 @@ from orchestrator.topology.strict import Runtime
 PDCTL = "pdctl"
 """Origin of the words that are pdctl's own."""
 
+SHORT_SECRET = 8
+"""Characters below which a secret may well be part of an innocent word."""
 
-def interpreter(inputs: Inputs, runtime: Runtime | None, place: Place) -> tuple[Word, ...]:
-    """The Python that runs what follows: the runtime's at `place`, else pdctl's own."""
-    words = runtime_words(runtime, inputs.folder)
-    if words:
+
+def run_by(inputs: Inputs, runtime: Runtime | None, place: Place, words: Sequence[Word]) -> tuple[Word, ...]:
+    """`words` behind the Python that runs them: the runtime's at `place`, else pdctl's own."""
+    before = runtime_words(runtime, inputs.folder)
+    if before:
         origin = f"topology {inputs.source.origin((*place, 'runtime'))}"
-        return tuple(Word(word, origin) for word in words)
+        return (*(Word(word, origin) for word in before), *words)
     # -P keeps a package of ours from being shadowed by a folder of its name where pdctl is started.
-    return (Word(inputs.python, PDCTL), Word("-P", PDCTL))
+    safe_path = () if words and words[0].text == "-P" else (Word("-P", PDCTL),)
+    return (Word(inputs.python, PDCTL), *safe_path, *words)
 
 
 def runtime_words(runtime: Runtime | None, folder: Folder) -> list[str]:
@@ -36,7 +40,12 @@ def runtime_words(runtime: Runtime | None, folder: Folder) -> list[str]:
 
 def marked(words: tuple[Word, ...], secrets: frozenset[str]) -> tuple[Word, ...]:
     """`words`, those marked secret that a secret is in, wherever it came through."""
-    return tuple(replace(w, secret=True) if any(s in w.text for s in secrets) else w for w in words)
+    return tuple(replace(word, secret=True) if _holds_secret(word.text, secrets) else word for word in words)
+
+
+def _holds_secret(text: str, secrets: frozenset[str]) -> bool:
+    """Whether a secret is in `text`; one so short that it is part of ordinary words must be all of it."""
+    return text in secrets or any(s in text for s in secrets if len(s) >= SHORT_SECRET)
 
 
 def marked_env(env: Mapping[str, Word], secrets: frozenset[str]) -> dict[str, Word]:
