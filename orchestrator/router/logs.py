@@ -6,11 +6,21 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
+from orchestrator.errors import Problem, TopologyError
+
 MASK = "***"
+
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+"""What `PDCTL_LOG_LEVEL` may say; debug has a line for every request."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = re.compile(r"[^\s\"=\\]+")
@@ -56,6 +66,15 @@ def _value(value: object) -> str:
         return f"{value:.6g}"
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if _PLAIN.fullmatch(text) and text.isprintable() else json.dumps(text)
+
+
+def level_of(environ: Mapping[str, str]) -> int:
+    """The level that `PDCTL_LOG_LEVEL` names; info without it. Raises TopologyError for any other word."""
+    word = environ.get("PDCTL_LOG_LEVEL", "info")
+    if word.lower() not in LEVELS:
+        problem = Problem(f"PDCTL_LOG_LEVEL is {word!r}", hint=f"one of {', '.join(LEVELS)}")
+        raise TopologyError([problem])
+    return LEVELS[word.lower()]
 
 
 def set_up(secrets: Iterable[str] = (), *, level: int = logging.INFO, stream: TextIO | None = None) -> None:

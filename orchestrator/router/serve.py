@@ -48,6 +48,9 @@ MAX_FDS = 1_048_576
 
 LAG_PERIOD_S = 0.25
 
+CUT_S = 1.0
+"""How long the last words of what is cut at the drain's end may take to be sent."""
+
 ADMIN_BODY_BYTES = 1024 * 1024
 
 
@@ -135,21 +138,25 @@ class Router:
         log.info("draining", extra={"inflight": self.app.inflight, "deadline_s": deadline_s})
         whole = True
         if self._client_server is not None:
-            whole = await self._client_server.drained(deadline_s)
+            ended = asyncio.create_task(self._client_server.drained(deadline_s + CUT_S))
+            await asyncio.wait((ended,), timeout=deadline_s)
+            whole = ended.done()
+            await self.app.close()
+            await ended
         await self.close()
         log.log(logging.INFO if whole else logging.WARNING, "stopped", extra={"all_finished": whole})
         return whole
 
     async def close(self) -> None:
-        """Stop everything at once."""
+        """Stop everything at once; streams that still run end in an error event."""
         if self._lag is not None:
             self._lag.cancel()
+        await self.app.close()
         for server in self._servers:
             await server.drained(0.0)
         if self._socket is not None and self._servers:
             self._socket.unlink(missing_ok=True)
         await self._prober.close()
-        await self.app.close()
         self._probe_pool.close()
         self._pool.close()
 
@@ -289,7 +296,7 @@ def run_router(
     keys = [*credentials.client_keys, credentials.engine_key or "", credentials.admin_key or ""]
     for tenant in router.tenants.values():
         keys.extend(tenant.get("keys", ()) if isinstance(tenant, Mapping) else ())
-    logs.set_up(keys)
+    logs.set_up(keys, level=logs.level_of(os.environ))
     streams = raise_fd_limit()
     enough = streams >= router.limits.max_inflight
     fields = {"streams": streams, "max_inflight": router.limits.max_inflight}

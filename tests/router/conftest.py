@@ -39,6 +39,8 @@ class StubEngine:
         self.seen: list[str] = []
         self._server: Server | None = None
         self._held: list[Exchange] = []
+        self.streams: list[Exchange] = []
+        """Streams that have begun: one event was sent, the test says what follows."""
 
     async def start(self) -> None:
         """Listen, on the same port as before."""
@@ -57,6 +59,11 @@ class StubEngine:
 
     def _answer(self, exchange: Exchange) -> None:
         self.seen.append(exchange.path)
+        if exchange.path == "/v1/completions":
+            exchange.start(200, ((b"content-type", b"text/event-stream"),))
+            exchange.write(event("Hello"))
+            self.streams.append(exchange)
+            return
         if exchange.path in self.hang:
             self._held.append(exchange)
             return
@@ -85,6 +92,12 @@ class StubEngine:
             facts={"bootstrap_port": 8998},
         )
         return replace(instance, **changes)
+
+
+def event(text: str) -> bytes:
+    """One server-sent event of a completion."""
+    chunk = {"choices": [{"index": 0, "text": text, "finish_reason": None}]}
+    return b"data: %b\n\n" % json.dumps(chunk).encode()
 
 
 def router_plan(**changes: Any) -> RouterPlan:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.router.logs import KeyValue, set_up
+from orchestrator.errors import TopologyError
+from orchestrator.router.logs import KeyValue, level_of, set_up
 
 
 def record(message: str, **fields: object) -> logging.LogRecord:
@@ -33,6 +34,13 @@ def test_one_event_is_one_line_and_reads_back(value: str) -> None:
     assert line.isprintable()
     written = line[line.index(" path=") + len(" path=") : line.rindex(" end=1")]
     assert (json.loads(written) if written.startswith('"') else written) == value
+
+
+def test_the_level_is_a_word_of_the_environment() -> None:
+    assert level_of({}) == logging.INFO
+    assert level_of({"PDCTL_LOG_LEVEL": "Debug"}) == logging.DEBUG
+    with pytest.raises(TopologyError, match="PDCTL_LOG_LEVEL is 'loud'"):
+        level_of({"PDCTL_LOG_LEVEL": "loud"})
 
 
 def test_a_value_cannot_forge_a_field() -> None:

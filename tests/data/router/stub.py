@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.core.types import Load, PathKind, Role
 from orchestrator.engines.base import HttpCall, NotYet
+from orchestrator.engines.vllm import VLLM
 
 
 class Stub:
@@ -58,3 +59,10 @@ class BadFlush(Stub):
 
     def flush(self) -> HttpCall | None:
         raise KeyError("flush")
+
+
+class Whole(Stub, VLLM):
+    """A unified engine whose hand-off is a real adapter's, so that requests go through."""
+
+    def serves(self, kind: PathKind, role: Role, disaggregated: bool) -> bool:
+        return kind in (PathKind.CHAT, PathKind.COMPLETION) and role is Role.UNIFIED
