@@ -134,6 +134,16 @@ def test_all_full_is_429_with_when_to_come_back_and_who_was_filtered_by_what():
     assert decide(made, now_s=30.0, id="later").retry_after_s == pytest.approx(30.0 / 3)
 
 
+def test_a_full_decode_side_refuses_too():
+    limited = {"decode": {"filters": [{"use": "queue-depth-limit", "max": 1}]}}
+    made = scheduler(fleet(prefill=1, decode=2), limited)
+    assert all(isinstance(decide(made, id=str(i)), Assign) for i in range(2))
+    decision = decide(made, id="late")
+    assert (decision.http_status, decision.reason) == (429, "overloaded")
+    assert "decode: 2 by queue-depth-limit" in decision.message
+    assert made.ledger.inflight("p0").requests == 2
+
+
 def test_a_refused_request_holds_nothing_and_may_be_finished():
     made = scheduler([])
     decision = decide(made)

@@ -31,6 +31,16 @@ def test_an_unknown_name():
 
 
 @pytest.mark.parametrize("role", ["prefill", "unified"])
+def test_prices_are_as_documented(role):
+    """A backlog token costs half of what a cached one is worth, a request as much as 128 of them."""
+    steps = {s["use"]: s for s in PROFILES["default"][role]["scorers"]}
+    cached = steps["prefix-affinity"]["weight"] / steps["prefix-affinity"]["full_tokens"]
+    backlog = steps["token-load"]["weight"] / steps["token-load"]["scale_tokens"]
+    request = steps["queue-depth"]["weight"] / steps["queue-depth"]["scale_requests"]
+    assert (cached / backlog, request / backlog) == (2, 128)
+
+
+@pytest.mark.parametrize("role", ["prefill", "unified"])
 def test_in_the_default_load_can_always_outweigh_affinity(role):
     """Case 31: whatever the cache says, enough load moves traffic on."""
     scorers = build("default").__getattribute__(role).scorers
