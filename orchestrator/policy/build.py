@@ -19,7 +19,7 @@ from orchestrator.policy.profiles import ROLES, complete
 
 GROUP = "pdctl.policies"
 
-Path = tuple[str | int, ...]
+Place = tuple[str | int, ...]
 
 _KINDS: Mapping[str, tuple[type, str]] = {
     "filters": (Filter, "filter"),
@@ -54,17 +54,11 @@ def make_policy(use: str, params: Mapping[str, Any], base_dir: str | os.PathLike
     if not isinstance(cls, type):
         raise ParamError([(("use",), Problem(f"{use!r} is no class", hint="name the policy's class"))])
     model = params_model(use, cls)
+    if model is None and params:
+        raise ParamError([((name,), Problem(f"{use} takes no parameters", field=name)) for name in params])
+    arguments = () if model is None else (_validated(use, model, params),)
     try:
-        if model is None:
-            if params:
-                unknown = [((name,), Problem(f"{use} takes no parameters", field=name)) for name in params]
-                raise ParamError(unknown)
-            return cls()
-        return cls(model.model_validate(dict(params)))
-    except ValidationError as error:
-        raise ParamError([_finding(use, model, e) for e in error.errors()]) from None  # type: ignore[arg-type]
-    except ParamError:
-        raise
+        return cls(*arguments)
     except Exception as error:  # a constructor may check more than a schema can say
         problem = Problem(f"{use} does not start: {type(error).__name__}: {error}")
         raise ParamError([((), problem)]) from error
@@ -89,9 +83,16 @@ def params_model(use: str, cls: type) -> type[Params] | None:
     raise ParamError([(("use",), Problem(message, hint="see docs/policies.md"))])
 
 
-def _finding(use: str, model: type[Params], error: Any) -> tuple[Path, Problem]:
+def _validated(use: str, model: type[Params], params: Mapping[str, Any]) -> Params:
+    try:
+        return model.model_validate(dict(params))
+    except ValidationError as error:
+        raise ParamError([_finding(use, model, found) for found in error.errors()]) from None
+
+
+def _finding(use: str, model: type[Params], error: Any) -> tuple[Place, Problem]:
     """One of pydantic's findings as ours: the parameter, what is wrong, what may have been meant."""
-    path: Path = tuple(error["loc"])
+    path: Place = tuple(error["loc"])
     name = ".".join(map(str, path))
     if error["type"] == "extra_forbidden":
         close = plugins.nearest(str(path[-1]), model.model_fields)
@@ -107,14 +108,14 @@ class _Builder:
     """Collects findings while it builds, so that a user sees them all at once."""
 
     def __init__(self, base_dir: str | os.PathLike[str]) -> None:
-        self.findings: list[tuple[Path, Problem]] = []
+        self.findings: list[tuple[Place, Problem]] = []
         self.headers: set[str] = set()
         self._base_dir = base_dir
 
-    def refuse(self, path: Path, message: str, hint: str | None = None) -> None:
+    def refuse(self, path: Place, message: str, hint: str | None = None) -> None:
         self.findings.append((path, Problem(message, field=_dotted(path), hint=hint)))
 
-    def only(self, path: Path, data: Mapping[str, Any], known: Iterable[str]) -> None:
+    def only(self, path: Place, data: Mapping[str, Any], known: Iterable[str]) -> None:
         """Refuse the keys of `data` that are not known."""
         for key in data:
             if key not in known:
@@ -122,7 +123,7 @@ class _Builder:
                 hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
                 self.refuse((*path, key), f"unknown field {key!r}", hint)
 
-    def role(self, path: Path, data: Any) -> RoleProfile:
+    def role(self, path: Place, data: Any) -> RoleProfile:
         if not isinstance(data, Mapping):
             self.refuse(path, f"must be a mapping of {', '.join(_KINDS)}, not {data!r}")
             data = {}
@@ -134,7 +135,7 @@ class _Builder:
         self._check_scorers((*path, "scorers"), [step.policy for step in scorers])
         return RoleProfile(filters=tuple(filters), scorers=tuple(scorers), picker=picker or _NO_PICKER)
 
-    def _steps(self, path: Path, data: Mapping[str, Any]) -> list[Step[Any]]:
+    def _steps(self, path: Place, data: Mapping[str, Any]) -> list[Step[Any]]:
         listed = data.get(str(path[-1]))
         if listed is None:  # left out, or a key in YAML with nothing under it
             return []
@@ -150,7 +151,7 @@ class _Builder:
                 steps.append(Step(name, step.policy, step.weight))
         return steps
 
-    def _step(self, path: Path, item: Any) -> Step[Any] | None:
+    def _step(self, path: Place, item: Any) -> Step[Any] | None:
         item = {"use": item} if isinstance(item, str) else item
         use = item.get("use") if isinstance(item, Mapping) else None
         if not isinstance(use, str):
@@ -175,7 +176,7 @@ class _Builder:
         self.headers.update(name.lower() for name in getattr(policy, "headers", ()))
         return Step(use, policy, weight)
 
-    def _weight(self, path: Path, item: Mapping[str, Any], weighted: bool) -> float:
+    def _weight(self, path: Place, item: Mapping[str, Any], weighted: bool) -> float:
         weight = item.get("weight", 1.0)
         if "weight" in item and not weighted:
             self.refuse((*path, "weight"), "only scorers have a weight")
@@ -184,7 +185,7 @@ class _Builder:
             return 1.0
         return float(weight)
 
-    def _wrong_kind(self, path: Path, use: str, policy: object, kind: str) -> None:
+    def _wrong_kind(self, path: Place, use: str, policy: object, kind: str) -> None:
         fits = [other for other, (protocol, _) in _KINDS.items() if isinstance(policy, protocol)]
         if fits:
             hint = f"it belongs under `{fits[0]}`"
@@ -194,7 +195,7 @@ class _Builder:
             hint = f"under `{kind}` belongs a class with a method `{_KINDS[kind][1]}`"
         self.refuse((*path, "use"), f"{use!r} does not fit under `{kind}`", hint)
 
-    def _check_scorers(self, path: Path, scorers: list[Any]) -> None:
+    def _check_scorers(self, path: Place, scorers: list[Any]) -> None:
         for scorer in scorers:
             if scorer.unit != "share":
                 self.refuse(
@@ -223,5 +224,5 @@ class _Never:
 _NO_PICKER: Step[Picker] = Step("refused", _Never())
 
 
-def _dotted(path: Path) -> str:
+def _dotted(path: Place) -> str:
     return ".".join(map(str, path))
