@@ -123,6 +123,15 @@ def port_ranges(inputs: Inputs) -> Iterator[Problem]:
                 yield inputs.source.problem(("nodes", index, "ports"), message, rule="port-ranges")
 
 
+def pins(inputs: Inputs) -> Iterator[Problem]:
+    """An instance that is pinned to GPUs gets as many as it takes."""
+    for part in inputs.parts:
+        for (index, name), pin in zip(part.instances(), part.pool.pin or (), strict=False):
+            if pin.gpus is not None and len(pin.gpus) != part.gpus:
+                message = f"{name} takes {part.gpus} GPUs, here are {len(pin.gpus)}"
+                yield inputs.source.problem((*part.place, "pin", index, "gpus"), message, rule="pins")
+
+
 def classes(inputs: Inputs) -> Iterator[Problem]:
     """SLO classes that are named exist."""
     topology = inputs.topology
@@ -174,6 +183,7 @@ RULES: Sequence[Callable[[Inputs], Iterator[Problem]]] = (
     model_path,
     addresses,
     port_ranges,
+    pins,
     classes,
     inline_secrets,
     untried,

@@ -1,0 +1,103 @@
+"""Lint: the parts of a topology against each other, by rule; the adapters' own findings at their lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.topology.lint import RULES
+
+FAKE = "engine: './fake_engine.py:Fake'"
+
+
+def test_case_7_a_flag_that_contradicts_the_role_is_refused_by_the_adapter(site, pair: str) -> None:
+    told = site.told(pair.replace("role: decode,", "role: decode,\n    flags: {mode: prefill},"))
+    assert told == ["t.yaml:6: pools.decode.flags.mode: contradicts the role [role-flags]"]
+
+
+@pytest.mark.parametrize(("role", "other"), [("prefill", "decode"), ("decode", "prefill")])
+def test_a_lonely_half_is_refused(site, role: str, other: str) -> None:
+    told = site.told(f"name: x\nmodel: {{path: m}}\npools:\n  only: {{role: {role}, {FAKE}}}\n")
+    assert told == [
+        f"t.yaml:4: pools.only: {role} instances, but none for {other} to hand off with [roles] "
+        f"(add a pool with `role: {other}`, or make this one `role: unified`)"
+    ]
+
+
+def test_empty_pools_count_for_nothing(site, pair: str) -> None:
+    assert "none for decode to hand off with" in site.told(pair, "pools.decode.instances=0")[0]
+    assert (
+        "no pool has an instance"
+        in site.told(pair, "pools.decode.instances=0", "pools.prefill.instances=0")[0]
+    )
+
+
+def test_one_protocol_in_all_pairs(site, pair: str) -> None:
+    told = site.told(
+        pair.replace(f"decode, {FAKE}", "decode, engine: sim").replace(
+            "decode, engine: ./fake_engine.py:Fake", "decode, engine: sim, profile: ./sim.yaml"
+        )
+    )
+    assert any("there is no launch profile" in t or "no such file" in t for t in told)
+    (site.folder / "sim.yaml").write_text("description: Sim.\ngpus: false\n")
+    told = site.told(
+        pair.replace("decode, engine: ./fake_engine.py:Fake", "decode, engine: sim, profile: ./sim.yaml")
+    )
+    assert "pools.decode.engine: speaks sglang, pool prefill speaks fake" in told[0]
+    assert "[one-protocol]" in told[0]
+    told = site.told(pair, "pools.decode.transfer=a", "pools.prefill.transfer=b")
+    assert "pools.decode.transfer: transfers KV by a, pool prefill by b [one-protocol]" in told[0]
+
+
+def test_launched_engines_need_a_model_to_load(site, pair: str) -> None:
+    told = site.told(pair.replace("path: ./model", "served_name: x"))
+    assert "model.path: is required: pdctl launches engines here" in told[0]
+
+
+NODES = "nodes: [{{name: a, address: {a}}}, {{name: b, address: {b}}}]\n"
+
+
+def test_case_1_nodes_that_cannot_reach_each_other(site, pair: str) -> None:
+    told = site.told(pair + NODES.format(a="127.0.0.1", b="10.0.0.2"))
+    assert told == ["t.yaml:6: nodes.0.address: 127.0.0.1 cannot be reached from the other nodes [addresses]"]
+    told = site.told(pair + NODES.format(a="10.0.0.1", b="0.0.0.0"))
+    assert "nodes.1.address: 0.0.0.0 is every interface" in told[0]
+
+
+def test_two_nodes_at_one_address_share_its_ports(site, pair: str) -> None:
+    told = site.told(pair + NODES.format(a="127.0.0.1", b="127.0.0.1"))
+    assert told == [
+        "t.yaml:6: nodes.1.ports: overlaps the ports of node a, which has the same address [port-ranges]"
+    ]
+    apart = NODES.format(a="127.0.0.1", b="'127.0.0.1', ports: 40000-40999").replace("''", "'")
+    assert len(site.plan(pair + apart).instances) == 3
+
+
+def test_slo_classes_that_are_named_exist(site, pair: str) -> None:
+    told = site.told(
+        pair
+        + "slo_classes: {fast: {ttft: 1s}}\n"
+        + "scheduling: {default_class: fats}\n"
+        + "tenants: {t: {slo_class: slow}}\n"
+    )
+    assert told == [
+        "t.yaml:7: scheduling.default_class: there is no SLO class 'fats' [classes] (did you mean 'fast'?)",
+        "t.yaml:8: tenants.t.slo_class: there is no SLO class 'slow' [classes] (known: fast)",
+    ]
+
+
+def test_findings_of_placement_and_lint_come_together(site, pair: str) -> None:
+    told = site.told(
+        pair + "scheduling: {default_class: x}\n", "pools.decode.gpus=1", "pools.prefill.instances=0"
+    )
+    assert {t.rpartition("[")[2].partition("]")[0] for t in told} == {"classes", "placement", "roles"}
+
+
+def test_every_rule_is_documented(site) -> None:
+    from pathlib import Path
+
+    text = (Path(__file__).resolve().parents[2] / "docs" / "topology.md").read_text()
+    source = Path(RULES[0].__code__.co_filename).read_text()
+    slugs = {part.partition('"')[0] for part in source.split('rule="')[1:]}
+    assert slugs
+    for slug in slugs | {"ports", "placement", "router-kind", "runtime"}:
+        assert f"`{slug}`" in text, slug
