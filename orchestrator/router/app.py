@@ -21,6 +21,7 @@ from orchestrator.router.ask import TooLong, ask
 from orchestrator.router.desk import Desk
 from orchestrator.router.forward import Unit
 from orchestrator.router.offers import Registry
+from orchestrator.router.rooms import Rooms
 from orchestrator.router.settings import Settings
 from orchestrator.topology.plan import Plan
 from orchestrator.wire.client import Pool, WireError
@@ -82,7 +83,7 @@ class RouterApp:
         self._lives: set[asyncio.Task[None]] = set()
         self._hang_ups: set[asyncio.Task[None]] = set()
         self._places: dict[str, road.Place] = {}
-        self._units: set[Unit] = set()
+        self.units: set[Unit] = set()
         self._desk = Desk(scheduler, clock)
         settings = Settings.of(plan, policy_headers)
         self._dispatch = dispatch.Dispatch(
@@ -110,6 +111,11 @@ class RouterApp:
         """Requests under way."""
         return len(self._lives)
 
+    @property
+    def rooms(self) -> Rooms:
+        """The rooms of requests under way."""
+        return self._dispatch.rooms
+
     def apply(self, plan: Plan) -> None:
         """Serve by `plan` from now on; requests under way go on by the old one."""
         settings = Settings.of(plan, self._policy_headers)
@@ -135,17 +141,18 @@ class RouterApp:
             self._metrics.inflight(len(self._lives))
             exchange.on_close = _canceller(life)
             return
+        request_id = self._dispatch.new_id()
+        identity = replies.identity(request_id, exchange.header(replies.CLIENT_ID))
         try:
             body = self._local(exchange)
         except RequestError as error:
-            headers = replies.error_headers(error)
-            exchange.respond(error.http_status, replies.error_body(error), headers)
-            outcome = Outcome(
-                request_id="", end=End.REFUSED, http_status=error.http_status, reason=error.reason
-            )
+            status = error.http_status
+            headers = (*identity, *replies.error_headers(error))
+            exchange.respond(status, replies.error_body(error), headers)
+            outcome = Outcome(request_id, End.REFUSED, status, error.reason)
             self._metrics.request_done(outcome, "other", "")
         else:
-            exchange.respond(200, body, replies.JSON)
+            exchange.respond(200, body, (*identity, *replies.JSON))
 
     def _ended(self, life: asyncio.Task[None]) -> None:
         self._lives.discard(life)
@@ -179,7 +186,7 @@ class RouterApp:
             progress=self._desk.progress,
             hang_up=self._hang_up,
             trouble=self._registry.leg_failed,
-            watch=self._units,
+            watch=self.units,
             key=settings.engine_key,
         )
 
@@ -233,7 +240,7 @@ class RouterApp:
 
     def _tick(self) -> None:
         now_s = self._clock.now_s()
-        for unit in tuple(self._units):
+        for unit in tuple(self.units):
             unit.check(now_s)
         self._ticker = self._loop.call_later(self._period_s(), self._tick)
 

@@ -55,13 +55,17 @@ class Dispatch:
         self._rng = rng
         self._budget = RetryBudget()
 
+    def new_id(self) -> str:
+        """An id for a request: 32 hex digits."""
+        return f"{self._rng.getrandbits(128):032x}"
+
     async def serve(self, exchange: Exchange, kind: PathKind, others: int) -> None:
         """Answer one request for engines, whatever happens; `others` are under way beside it.
 
         Cancelled when the client leaves.
         """
         record = Record(
-            id=f"{self._rng.getrandbits(128):032x}",
+            id=self.new_id(),
             kind=kind,
             arrived_s=self.road.clock.now_s(),
             client_id=exchange.header(replies.CLIENT_ID),

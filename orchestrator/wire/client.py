@@ -82,12 +82,16 @@ class Pool:
         where = f"{host}:{port}"
         if self._shut:
             raise ConnectError(f"no connection to {where}: the pool is closed")
-        key = (host, port)
+        made = Connection(self, (host, port), idle_s)
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, made = await self.loop.create_connection(
-                    lambda: Connection(self, key, idle_s), host.strip("[]"), port
-                )
+                await self.loop.create_connection(lambda: made, host.strip("[]"), port)
+        except asyncio.CancelledError:
+            # It may have been made in the same moment, with nobody left to have it. uvloop then closes it
+            # without telling its protocol.
+            made.close()
+            self.lost(made)
+            raise
         except TimeoutError:
             self.stats.failed += 1
             raise ConnectError(f"no connection to {where} within {self._connect_timeout_s:g} s") from None
@@ -114,7 +118,9 @@ class Pool:
 
     def lost(self, connection: Connection) -> None:
         """A connection is gone."""
-        self._open.discard(connection)
+        if connection not in self._open:
+            return
+        self._open.remove(connection)
         self.stats.open -= 1
         idle = self._idle.get(connection.key)
         if idle is not None and connection in idle:

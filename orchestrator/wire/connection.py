@@ -108,8 +108,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_complete", "_framed", "_fresh_head", "_head_bytes", "_headers", "_idle_since_s", "_keep", "_loop",
-        "_parser", "_parts", "_paused", "_pool", "_sink", "_status", "_transport", "expires_s", "idle_s",
-        "key", "reused",
+        "_parser", "_parts", "_paused", "_pool", "_sent", "_sink", "_status", "_transport", "_unwanted",
+        "expires_s", "idle_s", "key", "reused",
     )  # fmt: skip
 
     def __init__(self, pool: Home, key: tuple[str, int], idle_s: float) -> None:
@@ -119,6 +119,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._sink: Sink | None = None
         self._paused = False
+        self._unwanted = False
         self._idle_since_s = 0.0
         self.key = key
         self.idle_s = idle_s
@@ -134,6 +135,7 @@ class Connection(asyncio.Protocol):
         self._framed = False
         self._complete = False
         self._keep = False
+        self._sent = False
         self._parts: list[bytes] = []
 
     # -- the caller's side
@@ -146,19 +148,20 @@ class Connection(asyncio.Protocol):
             error = Dropped("the connection was closed before anything was sent")
             self._loop.call_soon(self._fail, error)
             return
+        self._sent = True
         transport.writelines((head, *body))
 
     def pause(self) -> None:
-        """Stop reading, so that the engine feels a slow client."""
-        if not self._paused and self._transport is not None and not self._transport.is_closing():
+        """Stop reading, so that the engine feels a slow client; nothing happens without a call under way."""
+        if self._sink is not None and not self._paused and self._usable():
             self._paused = True
-            self._transport.pause_reading()
+            cast(asyncio.Transport, self._transport).pause_reading()
 
     def resume(self) -> None:
         """Read again."""
-        if self._paused and self._transport is not None and not self._transport.is_closing():
+        if self._paused and self._usable():
             self._paused = False
-            self._transport.resume_reading()
+            cast(asyncio.Transport, self._transport).resume_reading()
 
     def abort(self) -> None:
         """Close at once; the sink hears nothing more."""
@@ -168,13 +171,17 @@ class Connection(asyncio.Protocol):
 
     def unused(self) -> None:
         """Return to the pool without having been used."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._usable():
             self._rest()
 
     def close(self) -> None:
-        """Close at once; a call under way fails."""
+        """Close at once, or as soon as it is made; a call under way fails."""
+        self._unwanted = True
         if self._transport is not None:
             self._transport.abort()
+
+    def _usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
 
     def stale(self, now_s: float) -> bool:
         """Whether an idle connection must not be reused: expired, closed, or closed by its peer just now."""
@@ -193,6 +200,8 @@ class Connection(asyncio.Protocol):
         """Connected."""
         self._transport = cast(asyncio.Transport, transport)
         self._pool.opened(self)
+        if self._unwanted:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The engine has closed, or the network has failed."""
@@ -263,6 +272,8 @@ class Connection(asyncio.Protocol):
             sink.on_failure(error)
 
     def _progress(self) -> Progress:
+        if not self._sent:
+            return Progress.NOTHING_SENT
         return Progress.HEAD_SEEN if self._status else Progress.WRITTEN
 
     # -- what the parser calls

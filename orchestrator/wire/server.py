@@ -30,6 +30,9 @@ WRITE_HIGH_WATER = 256 * 1024
 LINGER_S = 2.0
 """How long a connection is read and ignored after its last answer, so that closing does not reset it away."""
 
+CLOSING_PERIOD_S = 0.05
+"""How often a closing server looks whether the last answers have been taken."""
+
 _JSON = ((b"content-type", b"application/json"),)
 
 
@@ -216,10 +219,13 @@ class _Connection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """A request is being read or answered, or an answer is not yet read by the client."""
-        if self._exchange is not None or self._reader.in_head or self._reader.in_body:
-            return self._transport is not None
-        return False
+        """A request is being read or answered, or its answer is still to be taken by the client."""
+        transport, reader = self._transport, self._reader
+        if transport is None:
+            return False
+        if transport.get_write_buffer_size() or self._exchange is not None:
+            return True
+        return not self._answered and (reader.in_head or reader.in_body)
 
     def sweep(self, now_s: float) -> None:
         """Act on the deadlines that have passed."""
@@ -275,8 +281,10 @@ class Server:
         now_s = self.loop.time()
         for connection in tuple(self.connections):
             connection.sweep(now_s)
+        self.settled()
         if self.connections or not self.closing:
-            self._timer = self.loop.call_later(self._period_s, self._sweep)
+            period_s = CLOSING_PERIOD_S if self.closing else self._period_s
+            self._timer = self.loop.call_later(period_s, self._sweep)
 
     def settled(self) -> None:
         """A connection came to rest; tells a waiting `drained` when it was the last."""
@@ -290,7 +298,8 @@ class Server:
             self._listener.close()
         for connection in tuple(self.connections):
             connection.close_idle()
-        self.settled()
+        self._timer.cancel()
+        self._sweep()
 
     async def drained(self, timeout_s: float) -> bool:
         """Close, wait for what is under way, cut what remains after `timeout_s`; True if nothing did."""
