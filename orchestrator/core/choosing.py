@@ -129,10 +129,9 @@ def _scored(
         columns.append([step.weight * share for share in shares])
     if not columns:
         return tuple(Scored(e.id, 0.0) for e in left)
-    rows = zip(*columns, strict=True)
-    return tuple(
-        Scored(e.id, sum(row), dict(zip(names, row, strict=True))) for e, row in zip(left, rows, strict=True)
-    )
+    rows = list(zip(*columns, strict=True))
+    parts = [dict(zip(names, row, strict=True)) for row in rows]
+    return tuple(map(Scored, [e.id for e in left], map(sum, rows), parts))
 
 
 def _shares(

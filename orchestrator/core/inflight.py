@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 from orchestrator.core.types import Endpoint, Inflight, PathKind, RequestView, Route, Snapshot
 from orchestrator.errors import AccountingError
@@ -159,7 +160,7 @@ class Ledger:
         for endpoint_id in self._stale:
             view = self._views.get(endpoint_id)
             if view is not None:
-                self._views[endpoint_id] = replace(view, inflight=self.inflight(endpoint_id))
+                self._views[endpoint_id] = _with_inflight(view, self.inflight(endpoint_id))
         self._stale.clear()
         return Snapshot(at_s=now_s, endpoints=tuple(self._views.values()))
 
@@ -183,3 +184,13 @@ class Ledger:
 
 
 _NOTHING = Inflight()
+_GIVEN = [f.name for f in fields(Endpoint) if f.init]
+_given_values = attrgetter(*_GIVEN)
+_AT = _GIVEN.index("inflight")
+
+
+def _with_inflight(endpoint: Endpoint, inflight: Inflight) -> Endpoint:
+    """A copy with `inflight`: `dataclasses.replace` in half the time, twice per request."""
+    values = list(_given_values(endpoint))
+    values[_AT] = inflight
+    return Endpoint(*values)
