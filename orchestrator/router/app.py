@@ -78,7 +78,6 @@ class RouterApp:
         self._pool = pool
         self._metrics = metrics
         self._clock = clock
-        self._policy_headers = policy_headers
         self._loop = asyncio.get_running_loop()
         self._lives: set[asyncio.Task[None]] = set()
         self._hang_ups: set[asyncio.Task[None]] = set()
@@ -116,14 +115,14 @@ class RouterApp:
         """The rooms of requests under way."""
         return self._dispatch.rooms
 
-    def apply(self, plan: Plan) -> None:
+    def apply(self, plan: Plan, policy_headers: Collection[str] = ()) -> None:
         """Serve by `plan` from now on; requests under way go on by the old one."""
-        settings = Settings.of(plan, self._policy_headers)
+        settings = Settings.of(plan, policy_headers)
         self._dispatch.settings = settings
         self._dispatch.road = self._road(settings)
 
     async def close(self) -> None:
-        """Stop the timers, and let go of what still runs."""
+        """Stop the timers, and end what still runs with an error."""
         self._ticker.cancel()
         self._desk.close()
         tasks = (*self._lives, *self._hang_ups)

@@ -9,7 +9,7 @@ from random import Random
 from typing import Protocol
 
 from orchestrator.core.types import End, Outcome, PathKind
-from orchestrator.errors import Overloaded, RequestError
+from orchestrator.errors import NoCapacity, Overloaded, RequestError
 from orchestrator.router import handover, intake, replies
 from orchestrator.router.budget import RetryBudget
 from orchestrator.router.desk import Desk
@@ -62,7 +62,7 @@ class Dispatch:
     async def serve(self, exchange: Exchange, kind: PathKind, others: int) -> None:
         """Answer one request for engines, whatever happens; `others` are under way beside it.
 
-        Cancelled when the client leaves.
+        Cancelled when the client leaves, or to end it when the router stops.
         """
         record = Record(
             id=self.new_id(),
@@ -80,9 +80,11 @@ class Dispatch:
         except RequestError as error:
             self._fail(exchange, record, error)
         except asyncio.CancelledError:
-            record.cancelled(exchange.started)
             if not exchange.closed:
+                # The router stops and could not wait for this one.
+                self._fail(exchange, record, NoCapacity("the router is stopping", reason="draining"))
                 raise
+            record.cancelled(exchange.started)
         except Exception:
             log.exception("a request failed on a bug", extra={"request_id": record.id})
             self._fail(exchange, record, RequestError("internal error", reason="internal"))

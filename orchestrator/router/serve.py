@@ -186,7 +186,7 @@ class Router:
         self.metrics.serve_models(i.model for i in plan.instances)
         self._prober.key = router.credentials.engine_key
         self.admin.key = router.credentials.admin_key
-        self.app.apply(plan)
+        self.app.apply(plan, profile.headers)
         self._plan = plan
         self._prober.sync()
         fixed = ("host", "port", "admin_host", "admin_port", "limits")

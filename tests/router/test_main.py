@@ -17,11 +17,15 @@ from typing import Any
 import httpx
 import pytest
 
+from orchestrator.core.types import Role
 from orchestrator.fabric import unix
 from orchestrator.topology.plan import Credentials, Plan, dump
 
 MakePlan = Callable[..., Plan]
 StartStub = Callable[[str], Awaitable[Any]]
+
+Until = Callable[[Callable[[], object]], Awaitable[None]]
+Streaming = Callable[..., Awaitable[Any]]
 
 GUARD_S = 60.0
 
@@ -246,6 +250,85 @@ async def test_a_plan_file_without_a_state_directory_will_do(
     router = await run(None, "--plan", str(file))
     await router.urls()
     assert not (tmp_path / "router.sock").exists()
+
+
+class Reading:
+    """A client that reads a stream; `text` is what has come."""
+
+    def __init__(self, url: str) -> None:
+        self.text = ""
+        self.task = asyncio.create_task(self._read(url))
+
+    async def _read(self, url: str) -> None:
+        body = {"model": "m", "prompt": "x", "stream": True}
+        async with (
+            httpx.AsyncClient(trust_env=False, timeout=None) as client,
+            client.stream("POST", f"{url}/v1/completions", json=body) as answer,
+        ):
+            assert answer.status_code == 200
+            async for piece in answer.aiter_text():
+                self.text += piece
+
+    async def ends(self) -> str:
+        async with asyncio.timeout(GUARD_S):
+            await self.task
+        return self.text
+
+
+@pytest.fixture
+async def streaming(stub: StartStub, make_plan: MakePlan, run: Start, until: Until) -> Streaming:
+    """A router with a client in the middle of a stream."""
+
+    async def start(**router: Any) -> tuple[Process, Any, Reading]:
+        engine = await stub("u0")
+        whole = engine.plan(Role.UNIFIED, engine="./stub.py:Whole", disaggregated=False)
+        process = await run(make_plan(whole, **router))
+        url, _ = await process.urls()
+        await process.says('msg="endpoint ready" endpoint=u0')
+        reading = Reading(url)
+        await until(lambda: "Hello" in reading.text or reading.task.done())
+        return process, engine, reading
+
+    return start
+
+
+async def test_case_42_a_stop_lets_a_stream_end(streaming: Streaming) -> None:
+    router, engine, reading = await streaming()
+    router.signal(signal.SIGTERM)
+    await router.says("msg=draining inflight=1")
+    engine.streams[0].write(b"data: [DONE]\n\n")
+    engine.streams[0].end()
+    assert (await reading.ends()).endswith("data: [DONE]\n\n")
+    assert await router.ends() == 0
+    await router.says("msg=stopped all_finished=true")
+
+
+@pytest.mark.parametrize("how", ["deadline", "second signal"])
+async def test_a_stream_that_is_cut_is_told_so(streaming: Streaming, how: str) -> None:
+    router, _, reading = await streaming(drain_s=0.1 if how == "deadline" else 3600.0)
+    router.signal(signal.SIGTERM)
+    await router.says("msg=draining inflight=1")
+    if how == "second signal":
+        router.signal(signal.SIGTERM)
+    text = await reading.ends()
+    assert '"code":"draining"' in text.splitlines()[-2]
+    assert "[DONE]" not in text
+    assert await router.ends() == 0
+
+
+async def test_case_44_a_reload_drops_no_stream_even_of_a_removed_endpoint(
+    streaming: Streaming, stub: StartStub, make_plan: MakePlan
+) -> None:
+    router, engine, reading = await streaming()
+    other = await stub("u1")
+    (router.state / "plan.json").write_bytes(
+        dump(make_plan(other.plan(Role.UNIFIED, engine="./stub.py:Whole", disaggregated=False)))
+    )
+    router.signal(signal.SIGHUP)
+    await router.says('msg="endpoint ready" endpoint=u1')
+    engine.streams[0].write(b"data: [DONE]\n\n")
+    engine.streams[0].end()
+    assert (await reading.ends()).endswith("data: [DONE]\n\n")
 
 
 async def test_keys_are_demanded_and_never_logged(stub: StartStub, make_plan: MakePlan, run: Start) -> None:
