@@ -107,9 +107,7 @@ def least_work(candidates: Sequence[Endpoint], rng: Random) -> Endpoint:
     return rng.choice([e for e, w in zip(candidates, work, strict=True) if w == least])
 
 
-def _kept(
-    policy: Filter, request: RequestView, left: Sequence[Endpoint], context: Context
-) -> set[str]:
+def _kept(policy: Filter, request: RequestView, left: Sequence[Endpoint], context: Context) -> set[str]:
     """The ids that a filter keeps of `left`."""
     kept = {e.id for e in policy.filter(request, left, context)}
     strangers = kept.difference(e.id for e in left)
@@ -134,9 +132,7 @@ def _scored(
     return tuple(map(Scored, [e.id for e in left], map(sum, rows), parts))
 
 
-def _shares(
-    policy: Scorer, request: RequestView, left: Sequence[Endpoint], context: Context
-) -> list[float]:
+def _shares(policy: Scorer, request: RequestView, left: Sequence[Endpoint], context: Context) -> list[float]:
     """One share in 0..1 for each of `left`."""
     shares = list(map(float, policy.score(request, left, context)))
     if len(shares) != len(left):

@@ -120,9 +120,7 @@ def _check_filter(policy: Filter, case: _Case) -> None:
 
 def _check_scorer(policy: Scorer, case: _Case) -> None:
     assert policy.unit in ("share", "seconds"), f"unit is {policy.unit!r}, neither 'share' nor 'seconds'"
-    scores, again = (
-        list(policy.score(case.request, case.endpoints, case.context())) for _ in range(2)
-    )
+    scores, again = (list(policy.score(case.request, case.endpoints, case.context())) for _ in range(2))
     n = len(case.endpoints)
     assert len(scores) == n, f"{case.name}: {len(scores)} scores for {n} candidates"
     assert all(math.isfinite(s) for s in scores), f"{case.name}: not all finite: {scores}"
