@@ -1,5 +1,6 @@
 """Tells whether an installed part is what the present recipe would install."""
 
+import ast
 import hashlib
 import shutil
 import sys
@@ -21,8 +22,16 @@ def recipe_hash(names: Iterable[str]) -> str:
             if "__pycache__" in file.parts:
                 continue
             digest.update(str(file.relative_to(HERE)).encode())
-            digest.update(file.read_bytes())
+            digest.update(_meaning(file))
     return digest.hexdigest()
+
+
+def _meaning(file: Path) -> bytes:
+    """What a file says, for Python without layout and comments: they need no re-install."""
+    content = file.read_bytes()
+    if file.suffix == ".py":
+        return ast.dump(ast.parse(content)).encode()
+    return content
 
 
 def is_current(folder: Path, wanted: str) -> bool:

@@ -55,7 +55,7 @@ class _HookFinder(MetaPathFinder):
 
         # Overriding the one method keeps every other ability of the loader
         # (source look-up, package data), which inspect and torch rely on.
-        setattr(loader, "exec_module", exec_module)
+        loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
 _finder = _HookFinder()

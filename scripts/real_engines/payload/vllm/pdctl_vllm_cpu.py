@@ -40,11 +40,11 @@ class _PacedBindings(ModuleType):
 
 
 def _pace_progress_thread(nixl_api: ModuleType) -> None:
-    setattr(nixl_api, "nixlBind", _PacedBindings(nixl_api.nixlBind))
+    nixl_api.nixlBind = _PacedBindings(nixl_api.nixlBind)  # type: ignore[attr-defined]
 
 
 def _sleep_instead_of_yield(vllm_utils: ModuleType) -> None:
-    setattr(vllm_utils, "sched_yield", lambda: time.sleep(_YIELD_SLEEP_S))
+    vllm_utils.sched_yield = lambda: time.sleep(_YIELD_SLEEP_S)  # type: ignore[attr-defined]
 
 
 def _pretend_one_accelerator(_connector: ModuleType) -> None:
