@@ -143,15 +143,19 @@ class PortDemand:
 
 
 def assign_ports(
-    demands: Sequence[PortDemand], node: NodeSpace, fixed: Mapping[int, str]
+    demands: Sequence[PortDemand],
+    node: NodeSpace,
+    fixed: Mapping[int, str],
+    pools: Sequence[str] = (),
 ) -> tuple[dict[str, dict[str, int]], list[Clash]]:
     """First port of each run by owner and purpose, for the instances of one node, and what clashes.
 
-    Pools get regions of the node's range in order of appearance. Where regions of comfortable size do
-    not all fit, everything is packed tightly instead. `fixed` are ports on this address that are spoken
+    Pools get regions of the node's range in the order of `pools` (those left out follow, in order of
+    appearance); one without an instance here keeps its place. Where regions of comfortable size do not
+    all fit, everything is packed tightly instead. `fixed` are ports on this address that are spoken
     for already (the router's listeners, external engines), with their holders.
     """
-    offsets = _roomy(demands)
+    offsets = _roomy(demands, pools)
     room = node.last_port - node.first_port + 1
     if any(offset + d.total > room for d, offset in zip(demands, offsets, strict=True)):
         offsets = _tight(demands)
@@ -179,9 +183,9 @@ def _runs(demand: PortDemand, first: int) -> dict[str, int]:
     return starts
 
 
-def _roomy(demands: Sequence[PortDemand]) -> list[int]:
-    slots: dict[str, int] = {}
-    reach: dict[str, int] = {}
+def _roomy(demands: Sequence[PortDemand], pools: Sequence[str]) -> list[int]:
+    slots = dict.fromkeys(pools, SLOT_PORTS)
+    reach = dict.fromkeys(pools, 1)
     for d in demands:
         slots[d.pool] = max(slots.get(d.pool, 0), _round_up(d.total, SLOT_PORTS))
         reach[d.pool] = max(reach.get(d.pool, 0), d.index + 1)

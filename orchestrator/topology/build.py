@@ -171,7 +171,7 @@ def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) ->
         env=env,
         ports=spec.ports,
         probes=probes,
-        facts=adapter.facts(spec),
+        facts=_facts(part, spec),
         labels=_labels(inputs, part, node),
         devices=spec.devices,
         options=spec.options,
@@ -194,6 +194,15 @@ def _command(inputs: Inputs, part: Part, spec: InstanceSpec) -> tuple[tuple[Word
     argv = run_by(inputs, part.pool.runtime, part.place, command.argv)
     env = {name: word for name, word in command.env.items() if name not in dropped}
     return marked(argv, inputs.secrets), marked_env(env, inputs.secrets)
+
+
+def _facts(part: Part, spec: InstanceSpec) -> dict[str, Any]:
+    """What the adapter knows beforehand; of an engine that others started, nothing that pdctl would set."""
+    known = dict(part.adapter.facts(spec))
+    if part.pool.external is not None:
+        # An adapter states `idle_s` because it rendered the keep-alive time-out behind it.
+        known.pop("idle_s", None)
+    return known
 
 
 def _labels(inputs: Inputs, part: Part, node: str) -> dict[str, str]:

@@ -39,7 +39,8 @@ def lay_out(inputs: Inputs) -> Layout:
     layout.problems += _gpu_problems(inputs, placed.clashes)
     for index, node in enumerate(nodes):
         demands = [d for part in launched for d in _port_demands(part, node, placed.seats)]
-        ports, clashes = assign_ports(demands, spaces[index], _fixed(inputs, node))
+        pools = [part.name for part in launched]
+        ports, clashes = assign_ports(demands, spaces[index], _fixed(inputs, node), pools)
         layout.ports.update(ports)
         for clash in clashes:
             problem = inputs.source.problem(

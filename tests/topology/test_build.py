@@ -52,7 +52,7 @@ def test_gpus_and_nics_follow_the_seat(site, two: str) -> None:
     assert [i.devices for i in plan.instances] == [(0, 1), (2, 3), (0, 1, 2, 3)]
     assert plan.instance("prefill-1").env["NICS"].text == "m2,m3"
     assert plan.instance("decode-0").env["NICS"].text == "n0,n1"
-    assert plan.instance("decode-0").url == "http://10.0.0.2:31000"
+    assert plan.instance("decode-0").url == "http://10.0.0.2:31200"
     assert plan.instance("decode-0").labels == {"node": "b", "tier": "fast"}
     assert plan.instance("prefill-0").labels == {"node": "a", "rack": "r1"}
 
@@ -229,6 +229,22 @@ def test_case_3_one_bootstrap_port_per_prefill_instance(site, pair: str) -> None
     assert len(set(bootstraps)) == 4
     taken = [p for i in plan.instances for p in i.ports.values()] + [plan.router.port, plan.router.admin_port]
     assert len(set(taken)) == len(taken)
+
+
+def test_an_empty_pool_keeps_its_place(site, pair: str) -> None:
+    unified = "  unified: {role: unified, engine: ./fake_engine.py:Fake, instances: 0}\n"
+    last = "  last: {role: decode, engine: ./fake_engine.py:Fake}\n"
+    before = site.plan(pair + unified + last)
+    after = site.plan(pair + unified + last, "pools.unified.instances=2")
+    assert before.instance("last-0").digest == after.instance("last-0").digest
+
+
+def test_what_an_adapter_renders_is_no_fact_of_an_external_engine(site) -> None:
+    text = "name: x\nmodel: {served_name: m}\npools:\n  u: {role: unified, engine: sglang, EXTERNAL}\n"
+    external = site.plan(text.replace("EXTERNAL", "external: [{url: 'http://a:1'}]"))
+    launched = site.plan(text.replace("EXTERNAL", "gpus: 0"), "model.path=m", "nodes=[{name: a, gpus: 1}]")
+    assert "idle_s" in launched.instances[0].facts
+    assert "idle_s" not in external.instances[0].facts
 
 
 def test_a_small_range_of_ports_says_what_is_needed(site, pair: str) -> None:
