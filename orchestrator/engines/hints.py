@@ -14,7 +14,7 @@ COMMON = (
     ),
     LogHint(
         r"Address already in use|EADDRINUSE|port \d+ is already in use|error while attempting to bind",
-        "a port is taken: see who holds it (`ss -ltnp`), or move the node's range (nodes.NAME.ports)",
+        "a port is taken: see who holds it (`ss -ltnp`), or move the range of the node: nodes[].ports",
     ),
     LogHint(
         r"CUDA out of memory|OutOfMemoryError|[Nn]ot enough memory|No available memory for the cache blocks",

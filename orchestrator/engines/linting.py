@@ -169,7 +169,7 @@ def unroutable(
                 spec,
                 "unroutable-address",
                 f"{what} would be {host}, which {away[0].name} on {away[0].address} cannot reach",
-                hint="give the node its routable address (nodes.NAME.address)",
+                hint="give the node its routable address: nodes[].address",
                 at=setting,
             )
 

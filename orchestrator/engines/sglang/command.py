@@ -70,6 +70,7 @@ def transfer(spec: InstanceSpec) -> str:
 def _flags(spec: InstanceSpec) -> flags.Settings:
     own, role, shape = flags.Settings(), f"role {spec.role.value}", spec.shape
     own.put("plan", model_path=spec.model_path, served_model_name=spec.served_name)
+    own.put("plan", revision=spec.revision)
     own.put("plan", host=spec.bind, port=spec.ports["http"], nccl_port=spec.ports.get("nccl"))
     if spec.role in _MODES:
         own.put(role, disaggregation_mode=_MODES[spec.role], disaggregation_transfer_backend=transfer(spec))

@@ -14,12 +14,13 @@ from orchestrator.errors import Problem
 
 _OWNED = {
     "model-path": "write model.path in the topology",
-    "served-model-name": "write model.name in the topology",
-    "host": "engines listen on their node's address: nodes.NAME.address",
-    "port": "ports come from the node's range: nodes.NAME.ports",
-    "disaggregation-bootstrap-port": "ports come from the node's range: nodes.NAME.ports",
-    "nccl-port": "ports come from the node's range: nodes.NAME.ports",
-    "dist-init-addr": "ports come from the node's range: nodes.NAME.ports",
+    "served-model-name": "write model.served_name in the topology",
+    "revision": "write model.revision in the topology",
+    "host": "engines listen on the address of their node: nodes[].address",
+    "port": "ports come from the range of the node: nodes[].ports",
+    "disaggregation-bootstrap-port": "ports come from the range of the node: nodes[].ports",
+    "nccl-port": "ports come from the range of the node: nodes[].ports",
+    "dist-init-addr": "ports come from the range of the node: nodes[].ports",
     "nnodes": "instances are placed by the plan",
     "node-rank": "instances are placed by the plan",
     "tp-size": "write tp: N in the pool: GPUs are counted by it",
@@ -39,7 +40,6 @@ _PAIRED = {
     "page-size": "the engines refuse each other's KV pages",
     "kv-cache-dtype": "the engines refuse each other's KV pages",
     "dtype": "KV has the model's type unless given, so the engines refuse each other's KV pages",
-    "revision": "the two sides would run different weights",
     "disaggregation-decode-allocation-policy": "requests fail with an allocation policy mismatch",
     "disaggregation-enable-kv-checksum": "one side checks what the other does not send",
 }

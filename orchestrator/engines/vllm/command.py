@@ -102,6 +102,7 @@ def kv_transfer_config(spec: InstanceSpec) -> dict[str, Any] | None:
 def _flags(spec: InstanceSpec) -> flags.Settings:
     own, role, shape = flags.Settings(), f"role {spec.role.value}", spec.shape
     own.put("plan", served_model_name=spec.served_name, host=spec.bind, port=spec.ports["http"])
+    own.put("plan", revision=spec.revision)
     own.put(role, kv_transfer_config=kv_transfer_config(spec))
     sizes = {
         "tensor_parallel_size": shape.tp,

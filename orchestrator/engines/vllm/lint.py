@@ -21,13 +21,14 @@ from orchestrator.errors import Problem
 
 _OWNED = {
     "model": "write model.path in the topology",
-    "served-model-name": "write model.name in the topology",
-    "host": "engines listen on their node's address: nodes.NAME.address",
-    "port": "ports come from the node's range: nodes.NAME.ports",
+    "served-model-name": "write model.served_name in the topology",
+    "revision": "write model.revision in the topology",
+    "host": "engines listen on the address of their node: nodes[].address",
+    "port": "ports come from the range of the node: nodes[].ports",
     "uds": "engines are reached over TCP",
-    "data-parallel-rpc-port": "ports come from the node's range: nodes.NAME.ports",
+    "data-parallel-rpc-port": "ports come from the range of the node: nodes[].ports",
     "master-addr": "instances are placed by the plan",
-    "master-port": "ports come from the node's range: nodes.NAME.ports",
+    "master-port": "ports come from the range of the node: nodes[].ports",
     "nnodes": "instances are placed by the plan",
     "node-rank": "instances are placed by the plan",
     "tensor-parallel-size": "write tp: N in the pool: GPUs are counted by it",
@@ -48,7 +49,6 @@ _PAIRED = {
     "attention-backend": "the engines refuse the hand-shake (compatibility hash)",
     "speculative-config": "the engines refuse the hand-shake (compatibility hash)",
     "disable-hybrid-kv-cache-manager": "the engines refuse the hand-shake (compatibility hash)",
-    "revision": "the two sides would run different weights",
     "chat-template": "the two sides would render different prompts",
 }
 
@@ -77,7 +77,7 @@ def _owned_variables(writer: Writer) -> Iterator[Problem]:
                     spec,
                     "planned-flag",
                     f"{name} is set by the plan, for each instance its own",
-                    hint="ports come from the node's range: nodes.NAME.ports",
+                    hint="ports come from the range of the node: nodes[].ports",
                     field=f"env.{name}",
                     at=spec.env[name],
                 )

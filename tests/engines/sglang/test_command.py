@@ -1,0 +1,145 @@
+"""SGLang's command lines, environments and ports, of known flags alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.core.types import Role
+from orchestrator.engines.base import InstanceSpec, PortNeed, Shape
+from orchestrator.engines.sglang import SGLang
+from orchestrator.engines.sglang.known import FLAGS
+
+Spec = Callable[..., InstanceSpec]
+PORTS = {"http": 30000, "bootstrap": 30001, "nccl": 30002, "kv-events": 30003}
+
+
+def line(spec: InstanceSpec) -> list[str]:
+    return [word.text for word in SGLang().command(spec).argv]
+
+
+def env(spec: InstanceSpec) -> dict[str, str]:
+    return {name: word.text for name, word in SGLang().command(spec).env.items()}
+
+
+def test_prefill(spec: Spec) -> None:
+    made = spec(Role.PREFILL, ports=PORTS, shape=Shape(tp=2), devices=(2, 3), nics=("mlx5_0", "mlx5_1"))
+    assert line(made) == [
+        *("-m", "sglang.launch_server"),
+        *("--model-path", "/models/tiny", "--served-model-name", "tiny"),
+        *("--host", "10.0.0.1", "--port", "30000", "--nccl-port", "30002"),
+        *("--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "mooncake"),
+        *("--disaggregation-bootstrap-port", "30001", "--disaggregation-ib-device", "mlx5_0,mlx5_1"),
+        *("--tp-size", "2", "--enable-metrics", "--enable-cache-report"),
+    ]
+    assert env(made) == {
+        "PYTHONSAFEPATH": "1",
+        "SGLANG_TIMEOUT_KEEP_ALIVE": "75",
+        "SGLANG_HOST_IP": "10.0.0.1",
+        "CUDA_VISIBLE_DEVICES": "2,3",
+        "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "300",
+        "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "300",
+    }
+
+
+def test_decode_differs_in_its_mode_alone(spec: Spec) -> None:
+    prefill, decode = line(spec(Role.PREFILL, ports=PORTS)), line(spec(Role.DECODE, ports=PORTS))
+    assert [(p, d) for p, d in zip(prefill, decode, strict=True) if p != d] == [("prefill", "decode")]
+
+
+def test_unified_knows_nothing_of_disaggregation(spec: Spec) -> None:
+    made = spec(Role.UNIFIED, ports={"http": 1})
+    assert not any("disaggregation" in word for word in line(made))
+    assert not any("DISAGGREGATION" in name for name in env(made))
+
+
+def test_case_7_the_role_implies_its_flags_and_says_so(spec: Spec) -> None:
+    words = SGLang().command(spec(Role.DECODE, ports=PORTS)).argv
+    origin = {word.text: word.origin for word in words}
+    assert origin["--disaggregation-mode"] == origin["decode"] == "role decode"
+    assert origin["--port"] == "plan"
+    assert origin["--enable-metrics"] == "adapter"
+
+
+def test_case_8_nics_go_where_the_backend_reads_them(spec: Spec) -> None:
+    nics = ("mlx5_0", "mlx5_1")
+    mooncake = spec(ports=PORTS, nics=nics, transfer="mooncake")
+    nixl = spec(ports=PORTS, nics=nics, transfer="nixl")
+    tcp = spec(ports=PORTS, nics=nics, transfer="mooncake_tcp")
+    assert "--disaggregation-ib-device" in line(mooncake)
+    assert "UCX_NET_DEVICES" not in env(mooncake)
+    assert "--disaggregation-ib-device" not in line(nixl)
+    assert env(nixl)["UCX_NET_DEVICES"] == "mlx5_0:1,mlx5_1:1"
+    assert "--disaggregation-ib-device" not in line(tcp)
+    assert env(tcp)["MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER"] == "65535"
+
+
+def test_the_users_settings_win_and_keep_their_origin(spec: Spec) -> None:
+    made = spec(
+        ports=PORTS,
+        flags={"mem-fraction-static": 0.3, "enable-metrics": None},
+        env={"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": 60, "HF_HUB_OFFLINE": "1"},
+    )
+    command = SGLang().command(made)
+    assert "--enable-metrics" not in line(made)
+    assert [w.origin for w in command.argv if w.text == "0.3"] == ["topology t.yaml:30"]
+    assert env(made)["SGLANG_DISAGGREGATION_WAITING_TIMEOUT"] == "60"
+    assert command.env["HF_HUB_OFFLINE"].origin == "topology t.yaml:31"
+
+
+def test_the_key_is_demanded_and_secret(spec: Spec) -> None:
+    words = SGLang().command(spec(ports=PORTS, key="s3cret")).argv
+    assert words[-2].text == "--api-key"
+    assert words[-1].text == "s3cret"
+    assert words[-1].secret
+    assert not any(word.secret for word in words[:-1])
+
+
+def test_kv_events_get_the_plans_ports_when_asked_for(spec: Spec) -> None:
+    assert "--kv-events-config" not in line(spec(ports=PORTS))
+    made = line(spec(ports=PORTS, flags={"kv-events-config": {"topic": "kv"}}))
+    assert made[made.index("--kv-events-config") + 1] == (
+        '{"publisher":"zmq","endpoint":"tcp://*:30003","replay_endpoint":"tcp://*:30004","topic":"kv"}'
+    )
+
+
+def test_kv_events_with_an_endpoint_of_the_users_are_left_alone(spec: Spec) -> None:
+    made = line(spec(ports=PORTS, flags={"kv-events-config": {"endpoint": "tcp://*:1"}}))
+    assert made[-1] == '{"endpoint":"tcp://*:1"}'
+
+
+@pytest.mark.parametrize(
+    ("role", "purposes"),
+    [
+        (Role.PREFILL, ["http", "bootstrap", "nccl", "kv-events"]),
+        (Role.DECODE, ["http", "bootstrap", "nccl", "kv-events"]),
+        (Role.UNIFIED, ["http", "nccl", "kv-events"]),
+    ],
+)
+def test_case_3_every_port_is_the_plans(role: Role, purposes: list[str]) -> None:
+    assert [need.purpose for need in SGLang().ports(role, Shape(), None)] == purposes
+
+
+def test_data_parallel_ranks_derive_theirs_from_one_planned_address(spec: Spec) -> None:
+    assert SGLang().ports(Role.UNIFIED, Shape(dp=2), None)[-2:] == (
+        PortNeed("kv-events", 6),
+        PortNeed("dist", 14),
+    )
+    made = line(spec(Role.UNIFIED, ports=PORTS | {"dist": 30050}, shape=Shape(dp=2), address="fd00::1"))
+    assert made[made.index("--dist-init-addr") + 1] == "[fd00::1]:30050"
+    assert made[made.index("--dp-size") + 1] == "2"
+
+
+def test_no_flag_is_rendered_that_the_engine_does_not_know(spec: Spec) -> None:
+    for role in (Role.PREFILL, Role.DECODE, Role.UNIFIED):
+        made = spec(
+            role,
+            ports=PORTS | {"dist": 1},
+            shape=Shape(tp=2, pp=2, dp=2, ep=2, nnodes=2),
+            nics=("a",),
+            key="k",
+            revision="main",
+        )
+        rendered = {word.removeprefix("--") for word in line(made) if word.startswith("--")}
+        assert rendered <= FLAGS

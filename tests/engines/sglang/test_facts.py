@@ -1,0 +1,145 @@
+"""What is learned from SGLang's own accounts, against captured ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+import pytest
+
+from orchestrator.core.types import Role
+from orchestrator.engines.base import HttpCall, InstanceSpec, NotYet
+from orchestrator.engines.sglang import SGLang
+from orchestrator.engines.sglang.facts import ROUTE
+
+Captured = Callable[[str], bytes]
+Spec = Callable[..., InstanceSpec]
+
+
+def test_ready_is_never_health(spec: Spec) -> None:
+    probes = SGLang().probes(spec(Role.PREFILL, ports={"http": 1, "bootstrap": 8998}))
+    assert [(call.path, call.port) for call in probes.ready] == [("/ready", None), (ROUTE, 8998)]
+    assert probes.live.path == "/ping"
+
+
+@pytest.mark.parametrize("role", [Role.DECODE, Role.UNIFIED])
+def test_only_a_prefill_has_a_bootstrap_server_to_ask(spec: Spec, role: Role) -> None:
+    probes = SGLang().probes(spec(role, ports={"http": 1, "bootstrap": 8998}))
+    assert [call.path for call in probes.ready] == ["/ready"]
+
+
+def test_facts_before_the_engine_is_asked(spec: Spec) -> None:
+    prefill = SGLang().facts(spec(Role.PREFILL, ports={"http": 1, "bootstrap": 8998}))
+    assert prefill == {
+        "idle_s": 70.0,
+        "transfer": "mooncake",
+        "bootstrap_host": "10.0.0.1",
+        "bootstrap_port": 8998,
+    }
+    assert SGLang().facts(spec(Role.UNIFIED)) == {"idle_s": 70.0}
+
+
+def test_discovery_by_role() -> None:
+    known = {"bootstrap_port": 8998}
+    prefill = SGLang().discover(Role.PREFILL, known)
+    assert prefill["bootstrap"] == HttpCall("GET", ROUTE, port=8998)
+    assert {name: call.path for name, call in SGLang().discover(Role.DECODE, known).items()} == {
+        "decode-info": "/server_info",
+        "models": "/v1/models",
+    }
+
+
+def test_server_info(captured: Captured) -> None:
+    facts = SGLang().learn("prefill-info", 200, captured("sglang/server_info_prefill.json"))
+    assert not isinstance(facts, NotYet)
+    assert {
+        name: facts[name] for name in ("version", "block_size", "kv_total_tokens", "dtype", "dp_size")
+    } == {
+        "version": "0.5.23",
+        "block_size": 1,
+        "kv_total_tokens": 20000,
+        "dtype": "float32",
+        "dp_size": 1,
+    }
+
+
+def test_each_life_of_a_process_has_a_name_of_its_own(captured: Captured) -> None:
+    bodies = [captured(f"sglang/server_info_{name}.json") for name in ("prefill", "decode", "unified")]
+    roles = ("prefill", "decode", "unified")
+    lives = [SGLang().learn(f"{r}-info", 200, b) for r, b in zip(roles, bodies, strict=True)]
+    names = {life["incarnation"] for life in lives if not isinstance(life, NotYet)}
+    assert len(names) == 3
+    again = SGLang().learn("prefill-info", 200, bodies[0])
+    assert not isinstance(again, NotYet)
+    assert again["incarnation"] in names
+
+
+def test_an_engine_in_another_role_does_not_join(captured: Captured) -> None:
+    told = SGLang().learn("decode-info", 200, captured("sglang/server_info_prefill.json"))
+    assert isinstance(told, NotYet)
+    assert "--disaggregation-mode prefill" in told.why
+
+
+def test_models(captured: Captured) -> None:
+    assert SGLang().learn("models", 200, captured("sglang/models.json")) == {
+        "id": "tiny",
+        "max_model_len": 8192,
+    }
+
+
+def test_bootstrap() -> None:
+    body = orjson.dumps(
+        {"attn_tp_size": 2, "dp_size": 1, "pp_size": 1, "page_size": 64, "kv_cache_dtype": "auto",
+         "follow_bootstrap_room": True, "prefill_http_port": 30000}
+    )  # fmt: skip
+    learned = SGLang().learn("bootstrap", 200, body)
+    assert not isinstance(learned, NotYet)
+    assert learned["attn_tp_size"] == 2
+    early = SGLang().learn(
+        "bootstrap", 503, b"Prefill server not fully registered yet (1 workers registered)."
+    )
+    assert isinstance(early, NotYet)
+    assert "not fully registered" in early.why
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"data":[]}', b"<html>"])
+@pytest.mark.parametrize("name", ["models"])
+def test_nonsense_is_no_fact(name: str, body: bytes) -> None:
+    with pytest.raises(ValueError):
+        SGLang().learn(name, 200, body)
+
+
+def test_load_of_an_idle_pair(captured: Captured) -> None:
+    load = SGLang().load(captured("sglang/loads_prefill.json"), {}, 5.0)
+    assert (load.at_s, load.running, load.waiting, load.kv_used_tokens, load.kv_total_tokens) == (
+        5.0, 0, 0, 0, 20000,
+    )  # fmt: skip
+    assert load.progress == 689.0  # prompt tokens computed
+    assert SGLang().load(captured("sglang/loads_decode.json"), {}, 5.0).progress == 107.0  # tokens generated
+
+
+def test_load_is_the_sum_over_ranks(captured: Captured) -> None:
+    told = orjson.loads(captured("sglang/loads_prefill.json"))
+    rank = told["loads"][0] | {"num_running_reqs": 3, "num_waiting_reqs": 2, "num_used_tokens": 640}
+    load = SGLang().load(orjson.dumps(told | {"loads": [rank, rank]}), {}, 0.0)
+    assert (load.running, load.waiting, load.kv_used_tokens, load.kv_total_tokens) == (6, 4, 1280, 40000)
+
+
+def test_a_new_process_begins_its_progress_again(captured: Captured) -> None:
+    told = orjson.loads(captured("sglang/loads_prefill.json"))
+    before = SGLang().load(orjson.dumps(told), {}, 0.0)
+    told["loads"][0]["total_prefill_uncached_tokens"] = 0
+    after = SGLang().load(orjson.dumps(told), {}, 1.0)
+    assert before.progress is not None
+    assert after.progress is not None
+    assert after.progress < before.progress
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"loads":[]}', b'{"loads":[1]}', b'{"loads":[{}]}', b"[]"])
+def test_a_load_that_cannot_be_read_is_an_error(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        SGLang().load(body, {}, 0.0)
+
+
+def test_the_load_call_asks_for_what_load_reads() -> None:
+    assert SGLang().load_call().path.startswith("/v1/loads")

@@ -1,0 +1,105 @@
+"""SGLang's lint rules and its known flags, each rule shown to speak and to stay silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.core.types import Role
+from orchestrator.engines.base import InstanceSpec, LintContext, Shape
+from orchestrator.engines.sglang import SGLang
+
+Spec = Callable[..., InstanceSpec]
+Lint = Callable[..., list[str]]
+
+
+def test_a_plain_pair_is_fine(spec: Spec, lint_of: Lint) -> None:
+    assert lint_of(SGLang(), spec(Role.PREFILL), spec(Role.DECODE), spec(Role.UNIFIED)) == []
+
+
+@pytest.mark.parametrize(
+    ("side", "rule", "says"),
+    [
+        ({"flags": {"disaggregation-mode": "decode"}}, "role-contradiction", "needs prefill"),
+        ({"flags": {"disaggregation_mode": "null"}}, "role-contradiction", "needs prefill"),
+        ({"flags": {"disaggregation-transfer-backend": "nixl"}}, "role-contradiction", "needs mooncake"),
+        ({"flags": {"encoder-only": True}}, "role-contradiction", "needs False"),
+        ({"flags": {"port": 1}}, "planned-flag", "--port"),
+        ({"flags": {"tp": 2}}, "planned-flag", "--tp-size"),
+        ({"flags": {"api-key": "k"}}, "planned-flag", "--api-key"),
+        ({"flags": {"page-size": 64}}, "pair-mismatch", "page-size is not set here and 64 in prefill"),
+        ({"flags": {"dtype": "float16"}}, "pair-mismatch", "dtype"),
+        ({"flags": {"mem-fraction-statik": 0.5}}, "unknown-flag", "--mem-fraction-statik"),
+        ({"flags": {"disaggregation-decode-tp": 2}}, "unknown-flag", "--disaggregation-decode-tp"),
+        ({"env": {"SGLANG_DISAGG_STAGING_BUFFER_SIZE_MB": 1}}, "unknown-env", "STAGING_BUFFER_SIZE_MB"),
+        ({"env": {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": 1.5}}, "bad-duration", "whole seconds"),
+        ({"transfer": "nixl"}, "pair-mismatch", "transfer is mooncake here and nixl in prefill"),
+        ({"transfer": "fake"}, "fake-transfer", "refuses"),
+        ({"shape": Shape(dp=2)}, "prefill-dp", "follow_bootstrap_room"),
+        ({"shape": Shape(tp=2)}, "unequal-tp", "tp 1 here, 2 in prefill"),
+        ({"flags": {"max-queued-requests": 8}}, "ineffective-flag", "--max-queued-requests"),
+        ({"flags": {"sleep-on-idle": True}}, "ineffective-flag", "--sleep-on-idle"),
+        ({"bind": "127.0.0.1", "address": "127.0.0.1"}, "unroutable-address", "10.0.0.1 cannot reach"),
+    ],
+)
+def test_a_bad_prefill_is_found(
+    spec: Spec, lint_of: Lint, side: dict[str, Any], rule: str, says: str
+) -> None:
+    found = lint_of(SGLang(), spec(Role.PREFILL, **side), spec(Role.DECODE))
+    assert any(line.startswith(f"{rule}: ") and says in line for line in found), found
+
+
+def test_findings_name_file_line_field_and_a_fix(spec: Spec) -> None:
+    bad = spec(Role.PREFILL, flags={"disaggregation-mode": "decode"})
+    (problem,) = SGLang().lint(LintContext((bad, spec(Role.DECODE)), {"prefill": ("t.yaml", 7)}))
+    assert (problem.file, problem.line) == ("t.yaml", 30)  # where the flag is, not the pool
+    assert problem.field == "pools.prefill.flags.disaggregation-mode"
+    assert problem.hint
+    assert problem.severity == "error"
+
+
+def test_a_pool_without_the_flag_is_pointed_at_itself(spec: Spec) -> None:
+    (problem,) = SGLang().lint(
+        LintContext((spec(Role.PREFILL, shape=Shape(dp=2)), spec(Role.DECODE)), {"prefill": ("t.yaml", 7)})
+    )
+    assert (problem.file, problem.line, problem.field) == ("t.yaml", 7, "pools.prefill.dp")
+
+
+def test_equal_settings_of_both_sides_are_fine(spec: Spec, lint_of: Lint) -> None:
+    flags = {"page-size": 64, "dtype": "float32", "no-enable-tf32-matmul": True}
+    assert lint_of(SGLang(), spec(Role.PREFILL, flags=flags), spec(Role.DECODE, flags=flags)) == []
+
+
+def test_a_staging_buffer_makes_unequal_tp_fine(spec: Spec, lint_of: Lint) -> None:
+    env = {"SGLANG_DISAGG_STAGING_BUFFER": 1}
+    prefill, decode = spec(Role.PREFILL, shape=Shape(tp=2), env=env), spec(Role.DECODE, env=env)
+    assert lint_of(SGLang(), prefill, decode) == []
+
+
+def test_decode_pp_must_fit(spec: Spec, lint_of: Lint) -> None:
+    prefill = spec(Role.PREFILL, shape=Shape(pp=2))
+    assert lint_of(SGLang(), prefill, spec(Role.DECODE)) == []
+    assert lint_of(SGLang(), prefill, spec(Role.DECODE, shape=Shape(pp=4)))
+
+
+def test_an_unknown_flag_of_another_version_is_only_a_warning(spec: Spec) -> None:
+    def severity(version: str | None, flag: str) -> str:
+        specs = tuple(spec(role, flags={flag: 1}, version=version) for role in (Role.PREFILL, Role.DECODE))
+        return SGLang().lint(LintContext(specs))[0].severity
+
+    assert severity("0.5.23", "mem-fraction-statik") == "error"
+    assert severity(None, "mem-fraction-statik") == "error"
+    assert severity("0.6.0", "mem-fraction-statik") == "warn"
+    assert severity("0.5.23", "quite-another-thing") == "warn"
+
+
+def test_pools_of_different_models_need_not_agree(spec: Spec, lint_of: Lint) -> None:
+    other = spec(Role.DECODE, served_name="other", flags={"page-size": 64})
+    assert lint_of(SGLang(), spec(Role.PREFILL), other) == []
+
+
+def test_instances_of_one_pool_are_found_once(spec: Spec, lint_of: Lint) -> None:
+    pool = [spec(Role.PREFILL, name=f"prefill-{i}", flags={"port": 1}) for i in range(3)]
+    assert len(lint_of(SGLang(), *pool, spec(Role.DECODE))) == 1

@@ -1,0 +1,148 @@
+"""vLLM's command lines, environments and ports, of known flags alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from orchestrator.core.types import Role
+from orchestrator.engines.base import InstanceSpec, PortNeed, Shape
+from orchestrator.engines.vllm import VLLM
+from orchestrator.engines.vllm.known import FLAGS
+
+Spec = Callable[..., InstanceSpec]
+PORTS = {"http": 30000, "side-channel": 30001, "kv-events": 30002}
+
+
+def line(spec: InstanceSpec) -> list[str]:
+    return [word.text for word in VLLM().command(spec).argv]
+
+
+def env(spec: InstanceSpec) -> dict[str, str]:
+    return {name: word.text for name, word in VLLM().command(spec).env.items()}
+
+
+def transfer(spec: InstanceSpec) -> dict[str, Any]:
+    words = line(spec)
+    config: dict[str, Any] = orjson.loads(words[words.index("--kv-transfer-config") + 1])
+    return config
+
+
+def test_prefill(spec: Spec) -> None:
+    made = spec(Role.PREFILL, ports=PORTS, shape=Shape(tp=2), devices=(0, 1), nics=("mlx5_0",))
+    assert line(made) == [
+        *("-m", "vllm.entrypoints.cli.main", "serve", "/models/tiny"),
+        *("--served-model-name", "tiny", "--host", "10.0.0.1", "--port", "30000"),
+        "--kv-transfer-config",
+        '{"kv_connector":"NixlConnector","kv_role":"kv_producer",'
+        '"kv_connector_extra_config":{"kv_lease_duration":30}}',
+        *("--tensor-parallel-size", "2"),
+        *("--enable-prompt-tokens-details", "--enable-server-load-tracking", "--shutdown-timeout", "30"),
+    ]
+    assert env(made) == {
+        "PYTHONSAFEPATH": "1",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
+        "VLLM_HOST_IP": "10.0.0.1",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": "10.0.0.1",
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": "30001",
+        "UCX_NET_DEVICES": "mlx5_0:1",
+    }
+
+
+def test_decode_recomputes_what_it_cannot_fetch(spec: Spec) -> None:
+    assert transfer(spec(Role.DECODE, ports=PORTS)) == {
+        "kv_connector": "NixlConnector",
+        "kv_role": "kv_consumer",
+        "kv_load_failure_policy": "recompute",
+    }
+
+
+def test_unified_has_no_connector(spec: Spec) -> None:
+    made = spec(Role.UNIFIED, ports={"http": 1})
+    assert "--kv-transfer-config" not in line(made)
+    assert not any("NIXL" in name for name in env(made))
+
+
+def test_case_1_and_2_the_side_channel_is_at_each_instances_own_address(spec: Spec) -> None:
+    first = spec(Role.PREFILL, ports=PORTS)
+    second = spec(Role.PREFILL, ports=PORTS | {"side-channel": 31001}, address="10.0.0.2")
+    for made, host, port in ((first, "10.0.0.1", "30001"), (second, "10.0.0.2", "31001")):
+        assert env(made)["VLLM_NIXL_SIDE_CHANNEL_HOST"] == host
+        assert env(made)["VLLM_NIXL_SIDE_CHANNEL_PORT"] == port
+
+
+@pytest.mark.parametrize("name", ["mooncake", "MooncakeConnector", "mooncake_tcp"])
+def test_mooncake(spec: Spec, name: str) -> None:
+    ports = {"http": 30000, "bootstrap": 30001}
+    made = spec(Role.PREFILL, ports=ports, transfer=name)
+    tcp = {"kv_connector_extra_config": {"mooncake_protocol": "tcp"}} if name == "mooncake_tcp" else {}
+    assert transfer(made) == {"kv_connector": "MooncakeConnector", "kv_role": "kv_producer"} | tcp
+    assert env(made)["VLLM_MOONCAKE_BOOTSTRAP_PORT"] == "30001"
+    assert not any("NIXL" in variable for variable in env(made))
+    assert VLLM().facts(made)["transfer"] == "mooncake"
+    assert VLLM().facts(made)["bootstrap_port"] == 30001
+
+
+def test_a_users_key_goes_beside_those_of_the_role(spec: Spec) -> None:
+    extra = {"kv_buffer_device": "cpu", "kv_connector_extra_config": {"num_threads": 8}}
+    made = spec(Role.PREFILL, ports=PORTS, flags={"kv-transfer-config": extra})
+    assert transfer(made) == {
+        "kv_connector": "NixlConnector",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"kv_lease_duration": 30, "num_threads": 8},
+        "kv_buffer_device": "cpu",
+    }
+    (word,) = [w for w in VLLM().command(made).argv if w.text.startswith("{")]
+    assert word.origin == "role prefill + topology t.yaml:30"
+
+
+def test_the_key_is_in_the_environment_and_secret(spec: Spec) -> None:
+    command = VLLM().command(spec(ports=PORTS, key="s3cret"))
+    assert command.env["VLLM_API_KEY"].text == "s3cret"
+    assert command.env["VLLM_API_KEY"].secret
+    assert all("s3cret" not in word.text for word in command.argv)
+
+
+def test_kv_events_get_the_plans_ports_when_asked_for(spec: Spec) -> None:
+    made = line(spec(ports=PORTS, flags={"kv-events-config": {"topic": "kv"}}))
+    assert orjson.loads(made[-1]) == {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "tcp://*:30002",
+        "replay_endpoint": "tcp://*:30003",
+        "topic": "kv",
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "shape", "transfer", "needs"),
+    [
+        (Role.PREFILL, Shape(), None, [("http", 1), ("side-channel", 1), ("kv-events", 2)]),
+        (Role.DECODE, Shape(), "nixl", [("http", 1), ("side-channel", 1), ("kv-events", 2)]),
+        (Role.PREFILL, Shape(), "mooncake", [("http", 1), ("bootstrap", 1), ("kv-events", 2)]),
+        (Role.DECODE, Shape(), "mooncake", [("http", 1), ("kv-events", 2)]),
+        (Role.UNIFIED, Shape(), None, [("http", 1), ("kv-events", 2)]),
+        (Role.DECODE, Shape(dp=2), None, [("http", 1), ("side-channel", 2), ("kv-events", 4), ("dp-rpc", 1)]),
+    ],
+)
+def test_case_3_every_port_is_the_plans(
+    role: Role, shape: Shape, transfer: str | None, needs: list[tuple[str, int]]
+) -> None:
+    assert VLLM().ports(role, shape, transfer) == tuple(PortNeed(*need) for need in needs)
+
+
+def test_no_flag_is_rendered_that_the_engine_does_not_know(spec: Spec) -> None:
+    for role in (Role.PREFILL, Role.DECODE, Role.UNIFIED):
+        made = spec(
+            role,
+            ports=PORTS | {"dp-rpc": 1, "master": 2},
+            shape=Shape(tp=2, pp=2, dp=2, ep=2, nnodes=2),
+            key="k",
+            revision="main",
+        )
+        rendered = {word.removeprefix("--") for word in line(made) if word.startswith("--")}
+        assert rendered <= FLAGS

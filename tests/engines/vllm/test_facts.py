@@ -1,0 +1,108 @@
+"""What is learned from vLLM's own accounts, against captured ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.core.types import Role
+from orchestrator.engines.base import InstanceSpec, NotYet
+from orchestrator.engines.vllm import VLLM
+
+Captured = Callable[[str], bytes]
+TOTAL = {"kv_total_tokens": 1048576}
+
+
+def test_ready_and_live(spec: Callable[..., InstanceSpec]) -> None:
+    probes = VLLM().probes(spec(Role.PREFILL))
+    assert [call.path for call in probes.ready] == ["/health", "/v1/models"]
+    assert probes.live.path == "/health"
+
+
+def test_discovery_by_role_and_transfer() -> None:
+    nixl = VLLM().discover(Role.PREFILL, {"transfer": "nixl"})
+    assert {name: call.path for name, call in nixl.items()} == {
+        "models": "/v1/models",
+        "version": "/version",
+        "metrics": "/metrics",
+    }
+    known = {"transfer": "mooncake", "bootstrap_port": 8998}
+    query = VLLM().discover(Role.PREFILL, known)["query"]
+    assert (query.path, query.port) == ("/query", 8998)
+    assert "query" not in VLLM().discover(Role.DECODE, known)
+
+
+def test_models_and_version(captured: Captured) -> None:
+    assert VLLM().learn("models", 200, captured("vllm/models.json")) == {"id": "tiny", "max_model_len": 4096}
+    assert VLLM().learn("version", 200, captured("vllm/version.json")) == {"version": "0.32.0"}
+
+
+def test_metrics_tell_sizes_and_which_life_this_is(captured: Captured) -> None:
+    assert VLLM().learn("metrics", 200, captured("vllm/metrics_prefill.txt")) == {
+        "incarnation": "1.79604858921e+09",
+        "block_size": 128,
+        "kv_cache_dtype": "auto",
+        "kv_total_tokens": 1048576,
+    }
+
+
+def test_a_mooncake_prefill_is_not_ready_before_it_registered() -> None:
+    assert isinstance(VLLM().learn("query", 200, b"{}"), NotYet)
+    body = b'{"0": {"engine_id": "012a9b8b", "worker_addr": {"0": {"0": "tcp://192.0.2.2:40685"}}}}'
+    assert VLLM().learn("query", 200, body) == {"engine_id": "012a9b8b"}
+    assert isinstance(VLLM().learn("query", 200, b'{"0":{"engine_id":"a"},"1":{"engine_id":"b"}}'), NotYet)
+
+
+@pytest.mark.parametrize("name", ["models", "version", "metrics", "query"])
+def test_an_engine_that_does_not_answer_is_not_ready(name: str) -> None:
+    told = VLLM().learn(name, 503, b"starting")
+    assert isinstance(told, NotYet)
+    assert "503" in told.why
+
+
+@pytest.mark.parametrize(
+    ("name", "body"), [("models", b"{}"), ("version", b"[]"), ("query", b'{"0":{}}'), ("query", b"x")]
+)
+def test_nonsense_is_no_fact(name: str, body: bytes) -> None:
+    with pytest.raises(ValueError):
+        VLLM().learn(name, 200, body)
+
+
+def test_load(captured: Captured) -> None:
+    body = captured("vllm/metrics_decode.txt")
+    body = body.replace(
+        b'num_requests_running{engine="0",model_name="tiny"} 0.0',
+        b'num_requests_running{engine="0",model_name="tiny"} 3.0',
+    )
+    body = body.replace(
+        b'kv_cache_usage_perc{engine="0",model_name="tiny"} 0.0',
+        b'kv_cache_usage_perc{engine="0",model_name="tiny"} 0.25',
+    )
+    load = VLLM().load(body, TOTAL, 9.0)
+    assert (load.at_s, load.running, load.waiting) == (9.0, 3, 0)
+    assert (load.kv_used_tokens, load.kv_total_tokens) == (262144, 1048576)
+    assert load.incarnation == "1.79604858921e+09"
+    assert load.progress == 5283.0 + 192.0
+
+
+def test_load_is_the_sum_over_ranks() -> None:
+    body = b"".join(
+        b'vllm:num_requests_running{engine="%d",model_name="a}b"} 2.0\n'
+        b'vllm:num_requests_waiting{engine="%d",model_name="a}b"} 1.0\n'
+        b'vllm:kv_cache_usage_perc{engine="%d",model_name="a}b"} 0.%d\n' % (rank, rank, rank, rank + 1)
+        for rank in (0, 2)
+    )
+    load = VLLM().load(body, {"kv_total_tokens": 1000}, 0.0)
+    assert (load.running, load.waiting, load.kv_used_tokens) == (4, 2, 200)
+
+
+def test_capacity_is_unknown_until_it_was_learned(captured: Captured) -> None:
+    load = VLLM().load(captured("vllm/metrics_decode.txt"), {}, 0.0)
+    assert (load.kv_used_tokens, load.kv_total_tokens) == (None, None)
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"vllm:num_requests_running{} many\n"])
+def test_a_load_that_cannot_be_read_is_an_error(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        VLLM().load(body, TOTAL, 0.0)

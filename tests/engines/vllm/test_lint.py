@@ -1,0 +1,91 @@
+"""vLLM's lint rules and its known flags, each rule shown to speak and to stay silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.core.types import Role
+from orchestrator.engines.base import InstanceSpec, Shape
+from orchestrator.engines.vllm import VLLM
+
+Spec = Callable[..., InstanceSpec]
+Lint = Callable[..., list[str]]
+
+
+def config(**values: Any) -> dict[str, Any]:
+    return {"flags": {"kv-transfer-config": values}}
+
+
+def test_a_plain_pair_is_fine(spec: Spec, lint_of: Lint) -> None:
+    assert lint_of(VLLM(), spec(Role.PREFILL), spec(Role.DECODE), spec(Role.UNIFIED)) == []
+
+
+@pytest.mark.parametrize(
+    ("side", "rule", "says"),
+    [
+        (config(kv_role="kv_consumer"), "role-contradiction", "needs kv_producer"),
+        (config(kv_connector="MooncakeConnector"), "role-contradiction", "needs NixlConnector"),
+        (
+            {"flags": {"kv-transfer-config": '{"kv_role": "kv_consumer"}'}},
+            "role-contradiction",
+            "kv_consumer",
+        ),
+        ({"flags": {"kv-transfer-config": None}}, "role-contradiction", "without a connector"),
+        ({"flags": {"port": 1}}, "planned-flag", "--port"),
+        ({"flags": {"tensor-parallel-size": 2}}, "planned-flag", "--tensor-parallel-size"),
+        ({"env": {"VLLM_NIXL_SIDE_CHANNEL_PORT": 5600}}, "planned-flag", "VLLM_NIXL_SIDE_CHANNEL_PORT"),
+        ({"env": {"VLLM_NIXL_ABORT_REQUEST_TIMEOUT": 30}}, "unknown-env", "ABORT_REQUEST_TIMEOUT"),
+        ({"flags": {"max-model-length": 1}}, "unknown-flag", "--max-model-length"),
+        ({"flags": {"block-size": 64}}, "pair-mismatch", "block-size is not set here and 64 in prefill"),
+        ({"flags": {"dtype": "float16"}}, "pair-mismatch", "dtype"),
+        ({"model_path": "/models/tiny/"}, "pair-mismatch", "the very text"),
+        ({"transfer": "mooncake"}, "pair-mismatch", "transfer"),
+        ({"version": "0.31.0"}, "pair-mismatch", "version 0.32.0 here and 0.31.0"),
+        ({"transfer": "lmcache"}, "unknown-transfer", "lmcache"),
+        ({"transfer": "mooncake", "shape": Shape(dp=2)}, "prefill-dp", "one DP rank"),
+        ({"flags": {"shutdown-timeout": 5}}, "drain-below-lease", "--shutdown-timeout 5 is below"),
+        ({"address": "127.0.0.1"}, "unroutable-address", "127.0.0.1, which decode-0"),
+        (
+            {"env": {"VLLM_NIXL_SIDE_CHANNEL_HOST": "localhost"}, "address": "10.0.0.9"},
+            "unroutable-address",
+            "localhost",
+        ),
+    ],
+)
+def test_a_bad_prefill_is_found(
+    spec: Spec, lint_of: Lint, side: dict[str, Any], rule: str, says: str
+) -> None:
+    prefill = spec(Role.PREFILL, **({"version": "0.32.0"} | side))
+    found = lint_of(VLLM(), prefill, spec(Role.DECODE, version="0.32.0"))
+    assert any(line.startswith(f"{rule}: ") and says in line for line in found), found
+
+
+def test_decode_that_fails_on_lost_kv_is_warned_of(spec: Spec, lint_of: Lint) -> None:
+    decode = spec(Role.DECODE, **config(kv_load_failure_policy="fail"))
+    assert any(line.startswith("fails-on-lost-kv") for line in lint_of(VLLM(), spec(Role.PREFILL), decode))
+
+
+def test_keys_beside_the_roles_own_are_fine(spec: Spec, lint_of: Lint) -> None:
+    extra = config(kv_buffer_device="cpu", kv_connector_extra_config={"num_threads": 8})
+    assert lint_of(VLLM(), spec(Role.PREFILL, **extra), spec(Role.DECODE, **config(kv_role="kv_both"))) == []
+
+
+def test_a_shorter_lease_goes_with_a_shorter_drain(spec: Spec, lint_of: Lint) -> None:
+    flags = {
+        "shutdown-timeout": 6,
+        "kv-transfer-config": {"kv_connector_extra_config": {"kv_lease_duration": 6}},
+    }
+    assert lint_of(VLLM(), spec(Role.PREFILL, flags=flags), spec(Role.DECODE)) == []
+
+
+def test_case_1_one_host_may_use_its_loopback(spec: Spec, lint_of: Lint) -> None:
+    here = {"address": "127.0.0.1", "bind": "127.0.0.1"}
+    assert lint_of(VLLM(), spec(Role.PREFILL, **here), spec(Role.DECODE, **here)) == []
+
+
+def test_equal_settings_of_both_sides_are_fine(spec: Spec, lint_of: Lint) -> None:
+    flags = {"block-size": 64, "dtype": "float32", "no-enable-prefix-caching": True}
+    assert lint_of(VLLM(), spec(Role.PREFILL, flags=flags), spec(Role.DECODE, flags=flags)) == []
