@@ -44,7 +44,6 @@ class StateDir:
         """Make the folder, for this user only. Raises LaunchError (`state-dir`) when it cannot be."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.logs.mkdir(mode=0o700, exist_ok=True)
             owner = self.root.stat()
             if owner.st_uid != os.geteuid():
                 raise LaunchError(
@@ -54,6 +53,7 @@ class StateDir:
             if owner.st_mode & 0o077:
                 # Plans hold keys, and whoever may write here decides what is run.
                 self.root.chmod(0o700)
+            self.logs.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise LaunchError(
                 f"state directory {self.root}: {error.strerror or error}; set another `state_dir`",

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Protocol
 
 from orchestrator.core.lifecycle import State
@@ -22,8 +23,8 @@ from orchestrator.launch.process import MARK, MARK_DIGEST, alive, boot_id
 from orchestrator.launch.state import Record, read_records
 from orchestrator.launch.status import InstanceStatus, Phase, Status, parse_status
 from orchestrator.launch.supervisor import UNWATCHED, Supervisor
-from orchestrator.launch.unit import ROUTER
-from orchestrator.topology.plan import Plan, dump
+from orchestrator.launch.unit import ROUTER, secrets_of
+from orchestrator.topology.plan import Plan, dump, parse
 
 START_S = 20.0
 """How long a detached controller may take to take its lock; a cold interpreter takes a second or two."""
@@ -234,9 +235,17 @@ def _unwatched(state: StateDir, record: Record, boot: str, now_s: float) -> Inst
     )
 
 
-def log_files(state: StateDir, name: str | None) -> list[tuple[str, str]]:
-    """(name, path) of the logs of one unit (or `controller`), or of all units. Raises LaunchError."""
-    known = {path.stem: str(path) for path in sorted(state.logs.glob("*.log"))}
+def secrets(state: StateDir) -> frozenset[str]:
+    """The secrets of the plan in `state`, to be struck out of what is shown; none if there is no plan."""
+    try:
+        return secrets_of(parse(state.plan.read_bytes()))
+    except (FileNotFoundError, ValueError):
+        return frozenset()
+
+
+def log_files(state: StateDir, name: str | None) -> list[tuple[str, Path]]:
+    """(name, path) of the log of one unit (or `controller`), or of all units. Raises LaunchError."""
+    known = {path.stem: path for path in sorted(state.logs.glob("*.log"))}
     if name is not None:
         if name not in known:
             shown = ", ".join(known) or "none yet"

@@ -1,0 +1,166 @@
+"""How a deployment's state is shown: live on a terminal, as lines elsewhere, and as text at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.core.lifecycle import State
+from orchestrator.launch.status import InstanceStatus, Phase, Status
+
+STYLES = {
+    State.READY: "green",
+    State.FATAL: "bold red",
+    State.BACKOFF: "yellow",
+    State.STARTING: "cyan",
+    State.DRAINING: "magenta",
+    State.STOPPING: "magenta",
+    State.STOPPED: "dim",
+}
+
+
+def brief_s(seconds: float) -> str:
+    """A length of time for people: 4.2s, 42s, 12m30s, 5h02m, 3d04h."""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    minutes, s = divmod(int(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days}d{h:02d}h"
+    if hours:
+        return f"{hours}h{m:02d}m"
+    return f"{minutes}m{s:02d}s" if minutes else f"{s}s"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows as aligned lines, however wide: what is piped must not be cut to a terminal's width."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def failures(status: Status) -> Iterator[str]:
+    """What did not become ready and what to look at, line by line; nothing if all is well."""
+    if status.problem:
+        yield status.problem
+    for i in status.instances:
+        if i.state in (State.READY, State.STOPPED):
+            continue
+        why = i.last_error or i.detail or "no error yet"
+        yield f"{i.name}: {i.state.name} after {i.restarts} restarts: {why}"
+        yield f"  log: {i.log}"
+        yield from (f"  | {line}" for line in i.failure)
+
+
+def urls(status: Status) -> list[str]:
+    """Where clients go: the router, or every engine where there is none."""
+    return [status.url] if status.url else [i.url for i in status.instances]
+
+
+class Progress:
+    """Shows a deployment until it is settled, and what changes after that. A context manager.
+
+    `err` takes the progress, so that `out` holds nothing but the URL once it is ready.
+    """
+
+    def __init__(self, out: Console, err: Console) -> None:
+        self._out, self._err = out, err
+        self._live = Live(console=err, auto_refresh=False, transient=True) if err.is_terminal else None
+        self._last: Status | None = None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, status: Status) -> None:
+        """How things stand now."""
+        before, self._last = self._last, status
+        try:
+            for line in self._changes(before, status):
+                self._err.print(line)
+            if before is None or before.phase is not status.phase:
+                self._phase(before, status)
+            if self._live is not None:
+                self._live.update(_table(status), refresh=True)
+        except BrokenPipeError:
+            # Whoever watched has left; what is being started does not depend on it.
+            self._live = None
+
+    def say(self, text: str) -> None:
+        """One sentence for the operator."""
+        self._err.print(text, markup=False)
+
+    def _changes(self, before: Status | None, status: Status) -> Iterator[Text]:
+        """A line for each instance whose state is another one than before."""
+        known = {i.name: i for i in before.instances} if before else {}
+        for i in status.instances:
+            old = known.get(i.name)
+            same = old is not None and (old.state, old.incarnation) == (i.state, i.incarnation)
+            if same or i.state is State.PENDING:
+                continue
+            why = i.last_error if i.state in (State.BACKOFF, State.FATAL) else ""
+            took = (
+                f" after {brief_s(old.since_s)}" if old is not None and old.state is not State.PENDING else ""
+            )
+            yield Text.assemble(
+                f"{i.name:<16} ", (i.state.name, STYLES.get(i.state, "")), took, f": {why}" if why else ""
+            )
+
+    def _phase(self, before: Status | None, status: Status) -> None:
+        if status.phase is Phase.READY:
+            for url in urls(status):
+                self._out.print(url, markup=False)
+        elif status.phase is Phase.FAILED:
+            for line in failures(status):
+                self._err.print(line, markup=False, style="red")
+        elif status.phase is Phase.STOPPED and before is not None:
+            self._err.print("all stopped")
+
+
+def _table(status: Status) -> Table:
+    table = Table(box=None, pad_edge=False, expand=True)
+    for name in ("INSTANCE", "STATE", "FOR"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("NOW", no_wrap=True, ratio=1, overflow="ellipsis")
+    for i in status.instances:
+        now = i.detail or (i.last_line if i.state is State.STARTING else i.last_error)
+        if i.state is State.STARTING and i.detail and i.last_line:
+            now = f"{i.last_line}  [{i.detail}]"
+        table.add_row(
+            i.name, Text(i.state.name, style=STYLES.get(i.state, "")), brief_s(i.since_s), Text(now)
+        )
+    return table
+
+
+def ps_rows(instances: Sequence[InstanceStatus]) -> list[list[str]]:
+    """`ps` as a table, the heading first."""
+    rows = [["INSTANCE", "POOL", "ROLE", "STATE", "PID", "UPTIME", "RESTARTS", "URL", "LAST ERROR"]]
+    for i in instances:
+        rows.append(
+            [
+                i.name,
+                i.pool or "-",
+                i.role,
+                i.state.name,
+                str(i.pid or "-"),
+                brief_s(i.uptime_s) if i.uptime_s is not None else "-",
+                str(i.restarts),
+                i.url,
+                i.last_error,
+            ]
+        )
+    return rows

@@ -1,0 +1,208 @@
+"""`pdctl up`, `down`, `ps`, `logs` and `restart`: a deployment's processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, err, load_plan, out
+from orchestrator.cli.progress import Progress, columns, ps_rows
+from orchestrator.errors import LaunchError, TopologyError
+from orchestrator.launch import logs as log_files
+from orchestrator.launch import session
+from orchestrator.launch.paths import StateDir
+from orchestrator.launch.status import Phase, Status, ps_object
+from orchestrator.topology.load import draft
+from orchestrator.topology.planner import state_dir
+from orchestrator.topology.values import parse_duration
+
+T = TypeVar("T")
+
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended, as shells have it (128 + SIGINT)."""
+
+InstanceName = Annotated[str | None, typer.Argument(metavar="INSTANCE", help="One instance, or `router`.")]
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        parser=_seconds,
+        metavar="DURATION",
+        help="Give up waiting after this long, e.g. 10m (default: never).",
+    ),
+]
+
+
+def _state(topology: Path, overrides: list[str] | None) -> StateDir:
+    """The state directory of a topology, also of one that is broken at the moment: what it describes may
+    be running, and must be seen and stopped."""
+    found = draft(topology, overrides or (), os.environ)
+    if found.topology is not None:
+        return StateDir(state_dir(found))
+    declared, name = found.source.data.get("state_dir"), found.source.data.get("name")
+    if isinstance(declared, str):
+        root = found.folder.absolute(declared)
+    elif isinstance(name, str):
+        root = str(found.state_home / "pdctl" / name)
+    else:
+        raise TopologyError(found.problems)
+    err.print(
+        f"warning: {topology} has {len(found.problems)} problems (see `pdctl check`); "
+        f"going by what runs in {root}",
+        markup=False,
+        style="yellow",
+    )
+    return StateDir(root)
+
+
+def _waited(work: Coroutine[Any, Any, T], interrupted: str) -> T:
+    """The result of `work`; Ctrl-C ends the wait with `interrupted` as the last word."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        err.print(interrupted, markup=False)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _exit(status: Status) -> None:
+    """End with the code that `status` deserves."""
+    if status.phase is Phase.STOPPED:
+        raise typer.Exit(INTERRUPTED)
+    if status.phase is not Phase.READY:
+        raise typer.Exit(LaunchError.exit_code)
+
+
+@app.command()
+def up(
+    topology: TopologyFile = DEFAULT_TOPOLOGY,
+    overrides: Overrides = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return once all is ready; leave a controller behind.")
+    ] = False,
+    timeout: Timeout = None,
+) -> None:
+    """Start what the topology describes, or change what runs of it; print the router's URL when ready.
+
+    In the foreground, Ctrl-C drains and stops everything, a second one kills. What an earlier controller
+    left running is adopted; only what differs is started anew.
+    """
+    plan = load_plan(topology, overrides)
+    on = f"it goes on without us; see `pdctl ps {topology}`, or stop it with `pdctl down {topology}`"
+    with Progress(out, err) as progress:
+        begin = session.up_detached if detach else session.up_foreground
+        status = _waited(begin(plan, progress, timeout), on)
+    if detach and status.phase is not Phase.READY:
+        err.print(f"not ready; {on}", markup=False)
+    _exit(status)
+
+
+@app.command()
+def down(
+    topology: TopologyFile = DEFAULT_TOPOLOGY,
+    overrides: Overrides = None,
+    force: Annotated[bool, typer.Option("--force", help="Kill at once, without a drain.")] = False,
+) -> None:
+    """Drain and stop everything, also when the controller is dead; leave no process behind."""
+    state = _state(topology, overrides)
+    with Progress(out, err) as progress:
+        found = _waited(
+            session.down(state, progress, force=force), "the stop goes on; `pdctl down --force` kills"
+        )
+    if not found:
+        err.print(f"nothing runs in {state.root}", markup=False)
+
+
+@app.command()
+def ps(
+    topology: TopologyFile = DEFAULT_TOPOLOGY,
+    overrides: Overrides = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a list with one object per instance.")
+    ] = False,
+) -> None:
+    """Show every instance: its state, process, restarts and last error."""
+    state = _state(topology, overrides)
+    status = asyncio.run(session.status(state))
+    if as_json:
+        typer.echo(json.dumps([ps_object(i) for i in status.instances], indent=2))
+    elif status.instances:
+        for line in columns(ps_rows(status.instances)):
+            typer.echo(line)
+        for external in status.external:
+            typer.echo(f"external: {external}")
+    if status.phase is Phase.UNWATCHED:
+        err.print(
+            "no controller runs: what lives serves on, nothing is restarted. "
+            f"`pdctl up {topology}` adopts it, `pdctl down {topology}` stops it.",
+            markup=False,
+            style="yellow",
+        )
+    elif not status.instances and not status.external:
+        err.print(f"nothing runs in {state.root}", markup=False)
+    elif status.problem:
+        err.print(status.problem, markup=False, style="yellow")
+
+
+@app.command()
+def logs(
+    topology: TopologyFile = DEFAULT_TOPOLOGY,
+    instance: Annotated[
+        str | None, typer.Argument(metavar="INSTANCE", help="One instance, `router` or `controller`.")
+    ] = None,
+    overrides: Overrides = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines of each log to begin with.")] = 50,
+) -> None:
+    """Print the last lines of one log, or of all with the instance's name before each line."""
+    state = _state(topology, overrides)
+    files = session.log_files(state, instance)
+    secrets = session.secrets(state)
+    width = max(len(name) for name, _ in files)
+
+    def put(name: str, line: str) -> None:
+        text = log_files.strike(line, secrets)
+        typer.echo(text if instance is not None else f"{name:<{width}} | {text}")
+
+    async def stream() -> None:
+        async for name, line in log_files.follow(files, lines):
+            put(name, line)
+
+    if follow:
+        try:
+            asyncio.run(stream())
+        except KeyboardInterrupt:
+            return
+    for name, path in files:
+        for line in log_files.tail(path, lines):
+            put(name, line)
+
+
+@app.command()
+def restart(
+    topology: TopologyFile = DEFAULT_TOPOLOGY,
+    instance: InstanceName = None,
+    overrides: Overrides = None,
+    timeout: Timeout = None,
+) -> None:
+    """Drain and restart one instance, or all, one after the other."""
+    state = _state(topology, overrides)
+    with Progress(out, err) as progress:
+        names = [instance] if instance is not None else []
+        status = _waited(
+            session.restart(state, names, progress, timeout), "the restart goes on; see `pdctl ps`"
+        )
+    _exit(status)

@@ -1,0 +1,53 @@
+"""What is said of an instance that failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.engines.base import LogHint
+from orchestrator.launch.failure import SHOWN_LINES, Failure, exit_text, explain
+
+HINTS = (
+    LogHint(r"CUDA out of memory", "lower the memory fraction"),
+    LogHint(r"[Aa]ddress already in use", "another process has the port"),
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (1, "exited with code 1"),
+        (0, "exited with code 0"),
+        (-9, "killed by SIGKILL"),
+        (-11, "killed by SIGSEGV"),
+        (-200, "killed by signal 200"),
+        (None, "exited (its code is not known: another controller had started it)"),
+    ],
+)
+def test_exit_codes_in_words(code: int | None, text: str) -> None:
+    assert exit_text(code) == text
+
+
+def test_the_first_hint_of_the_adapter_that_matches_wins() -> None:
+    lines = ["OSError: Address already in use", "torch: CUDA out of memory"]
+    assert explain("x", -9, lines, HINTS, ()).hint == "lower the memory fraction"
+
+
+def test_a_kill_from_outside_points_to_the_kernel() -> None:
+    assert "oom" in explain("x", -9, ["all was well"], HINTS, ()).hint
+
+
+def test_nothing_known_is_nothing_said() -> None:
+    assert explain("x", 1, ["boom"], HINTS, ()) == Failure("x", ("boom",), "")
+
+
+def test_only_the_last_lines_are_shown_but_all_are_searched() -> None:
+    lines = ["CUDA out of memory", *(str(n) for n in range(100))]
+    failure = explain("x", 1, lines, HINTS, ())
+    assert failure.hint == "lower the memory fraction"
+    assert failure.lines == tuple(str(n) for n in range(100 - SHOWN_LINES, 100))
+
+
+def test_secrets_are_struck_out() -> None:
+    failure = explain("x", 1, ["server_args api_key='sk-long-key'"], (), {"sk-long", "sk-long-key"})
+    assert failure.lines == ("server_args api_key='***'",)

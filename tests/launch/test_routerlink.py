@@ -1,0 +1,80 @@
+"""Hints to the router over its Unix socket, and that nothing is lost when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.fabric import unix
+from orchestrator.launch.routerlink import SocketRouterLink
+
+
+@asynccontextmanager
+async def router(path: Path, status: int = 200) -> AsyncIterator[list[tuple[str, Any]]]:
+    """A router's end: notes (path, body) and answers `status`."""
+    hints: list[tuple[str, Any]] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(
+            int(h.split(":")[1]) for h in head.split("\r\n") if h.lower().startswith("content-length")
+        )
+        hints.append((head.split()[1], json.loads(await reader.readexactly(length))))
+        writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}" % status)
+        writer.close()
+
+    server = await asyncio.start_unix_server(talk, sock=unix.bind(path))
+    try:
+        yield hints
+    finally:
+        server.close()
+
+
+async def test_what_is_sent(tmp_path: Path) -> None:
+    link = SocketRouterLink(tmp_path / "router.sock")
+    async with router(tmp_path / "router.sock") as hints:
+        await link.reload()
+        await link.drain("p0", 7.5)
+        await link.ungate("p0", 3)
+        await link.gate("p1")
+    assert hints == [
+        ("/reload", {}),
+        ("/gate", {"instance": "p0"}),
+        ("/drain", {"instance": "p0", "deadline_s": 7.5}),
+        ("/ungate", {"instance": "p0", "incarnation": "3"}),
+        ("/gate", {"instance": "p1"}),
+    ]
+
+
+async def test_a_path_longer_than_a_socket_address(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    async with router(deep / "router.sock") as hints:
+        await SocketRouterLink(deep / "router.sock").reload()
+    assert hints == [("/reload", {})]
+
+
+async def test_without_a_router_nothing_is_waited_for_or_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = SocketRouterLink(tmp_path / "router.sock")
+    await link.drain("p0", 3600.0)
+    async with router(tmp_path / "router.sock"):
+        pass
+    await link.reload()
+    await SocketRouterLink(tmp_path / "no" / "router.sock").reload()
+    assert not [r for r in caplog.records if r.levelno > logging.WARNING]
+
+
+async def test_a_refusal_is_logged_and_not_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with router(tmp_path / "router.sock", status=400) as hints:
+        await SocketRouterLink(tmp_path / "router.sock").drain("p0", 3600.0)
+    assert [path for path, _ in hints] == ["/gate"], "what cannot be gated cannot be drained"
+    assert "router: /gate answered 400" in caplog.text

@@ -1,0 +1,42 @@
+"""Status as data: over the wire and out of `ps --json`."""
+
+from __future__ import annotations
+
+import json
+
+from orchestrator.core.lifecycle import State
+from orchestrator.launch.status import InstanceStatus, Phase, Status, parse_status, ps_object
+
+ONE = InstanceStatus(
+    name="p0",
+    pool="prefill",
+    role="prefill",
+    state=State.FATAL,
+    url="http://127.0.0.1:1",
+    ports={"http": 1},
+    log="/x/p0.log",
+    exit_code=1,
+    failure=("a", "b"),
+)
+
+
+def test_it_survives_the_wire() -> None:
+    status = Status(Phase.FAILED, "n", "http://x", 7, "problem", (ONE,), ("d0 http://y",))
+    assert parse_status(json.loads(json.dumps(status.to_json()))) == status
+
+
+def test_ps_has_the_fields_it_promises() -> None:
+    assert json.loads(json.dumps(ps_object(ONE))) == {
+        "name": "p0",
+        "pool": "prefill",
+        "role": "prefill",
+        "state": "fatal",
+        "pid": None,
+        "url": "http://127.0.0.1:1",
+        "ports": {"http": 1},
+        "uptime_s": None,
+        "restarts": 0,
+        "incarnation": 0,
+        "exit_code": 1,
+        "last_error": "",
+    }
