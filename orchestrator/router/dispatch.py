@@ -80,11 +80,11 @@ class Dispatch:
         except RequestError as error:
             self._fail(exchange, record, error)
         except asyncio.CancelledError:
-            if not exchange.closed:
+            if exchange.closed:
+                record.cancelled(exchange.started)
+            elif not exchange.ended:
                 # The router stops and could not wait for this one.
                 self._fail(exchange, record, NoCapacity("the router is stopping", reason="draining"))
-                raise
-            record.cancelled(exchange.started)
         except Exception:
             log.exception("a request failed on a bug", extra={"request_id": record.id})
             self._fail(exchange, record, RequestError("internal error", reason="internal"))

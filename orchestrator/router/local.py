@@ -25,12 +25,11 @@ def model(name: str, names: Sequence[str], snapshot: Snapshot) -> bytes:
 
 
 def ready(names: Sequence[str], snapshot: Snapshot, draining: bool) -> bytes:
-    """`GET /ready`: fine when every model has a way through. Raises NoCapacity, saying what lacks."""
+    """`GET /ready`: fine while a request for some model could be served. Raises NoCapacity otherwise."""
     if draining:
         raise NoCapacity("the router is stopping", reason="draining")
-    lacking = [name for name in names if not _routable(name, snapshot)]
-    if lacking or not names:
-        raise NoCapacity(f"no endpoints are ready for: {', '.join(lacking) or 'any model'}")
+    if not any(_routable(name, snapshot) for name in names):
+        raise NoCapacity(f"no endpoints are ready for any of: {', '.join(names)}")
     return b'{"status":"ready"}'
 
 

@@ -86,13 +86,13 @@ class Pool:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await self.loop.create_connection(lambda: made, host.strip("[]"), port)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TimeoutError) as error:
             # It may have been made in the same moment, with nobody left to have it. uvloop then closes it
             # without telling its protocol.
             made.close()
             self.lost(made)
-            raise
-        except TimeoutError:
+            if isinstance(error, asyncio.CancelledError):
+                raise
             self.stats.failed += 1
             raise ConnectError(f"no connection to {where} within {self._connect_timeout_s:g} s") from None
         except OSError as error:
