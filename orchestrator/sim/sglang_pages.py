@@ -153,7 +153,12 @@ class Pages:
         return {
             **args, "status": "ready", "max_total_num_tokens": total,
             "max_req_input_len": options.max_model_len - 6,
-            "startup_time": {"load_weight": options.load_delay_s}, "kv_events": None,
+            # Durations that no second life repeats: by them clients tell a restart, as with the real one.
+            "startup_time": {
+                "load_weight": options.load_delay_s,
+                "tokenizer_e2e": options.load_delay_s + host.started_s % 1,
+            },
+            "kv_events": None,
             "internal_states": [internal], "version": VERSION,
         }  # fmt: skip
 
