@@ -252,7 +252,7 @@ class SglangDialect:
         for gen in reply.generations:
             if gen.done is not None:
                 continue
-            if side is not None and gen.produced == 0:
+            if side is not None and (gen.hold or gen.produced == 0):
                 reply.fail(Failure(500, side.aborted(gen)))
                 return
             self._host.engine.cancel(gen)

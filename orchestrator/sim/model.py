@@ -51,7 +51,7 @@ class EngineModel:
         self._at(now_s)
         if job.id in self._q.jobs:
             raise ValueError(f"job {job.id} is here already")
-        if job.prompt_tokens < 1 or job.output_tokens < 1:
+        if min(job.prompt_tokens, job.output_tokens) < 1:
             raise ValueError(f"job {job.id} needs at least one prompt and one output token")
         if job.prompt_tokens + job.output_tokens > self.memory.tokens:
             raise ValueError(f"job {job.id} needs more than the {self.memory.tokens} tokens of KV there are")

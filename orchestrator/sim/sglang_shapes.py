@@ -255,7 +255,6 @@ class GenerateShape(_Shape):
         }
 
     def _meta(self, reply: Reply, gen: Generation, end: int) -> dict[str, Any]:
-        now_s = reply.engine.clock.now_s()
         base_s = reply.created - gen.created_s
         computed_here = gen.cached is None
         meta: dict[str, Any] = {
@@ -278,14 +277,25 @@ class GenerateShape(_Shape):
             meta["weight_versions"] = weights(end)
         meta |= {"cached_tokens_details": {"device": cached, "host": 0} if cached else None, "dp_rank": None}
         if gen.done is not None:
-            meta |= {
-                "e2e_latency": now_s - gen.created_s,
-                "request_received_ts": base_s + gen.created_s,
-                "first_token_latency": (gen.first_s or now_s) - gen.created_s,
-                "request_finished_ts": base_s + now_s,
-                "response_sent_to_client_ts": base_s + now_s,
-            }
+            meta |= self._latencies(reply, gen, end, base_s)
         return meta
+
+    @staticmethod
+    def _latencies(reply: Reply, gen: Generation, end: int, base_s: float) -> dict[str, Any]:
+        now_s = reply.engine.clock.now_s()
+        first_s = gen.first_s or now_s
+        sent = {"response_sent_to_client_ts": base_s + (first_s if reply.call.stream else now_s)}
+        finished = {"request_finished_ts": base_s + now_s}
+        if end > 1 and now_s > first_s:
+            finished["decode_throughput"] = (end - 1) / (now_s - first_s)
+        return {
+            "e2e_latency": now_s - gen.created_s,
+            "request_received_ts": base_s + gen.created_s,
+            "first_token_latency": first_s - gen.created_s,
+            "api_server_dispatch_finish_ts": base_s + gen.created_s,
+            # A stream's first byte was sent long before its end.
+            **(sent | finished if reply.call.stream else finished | sent),
+        }
 
     def _finish_object(self, gen: Generation, end: int) -> dict[str, Any] | None:
         if gen.done is None:

@@ -20,7 +20,7 @@ class SimProcess:
     """
 
     def __init__(self, *flags: str, env: Mapping[str, str] | None = None) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestrator.sim", *flags],
             stdout=subprocess.PIPE,
