@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated
 
@@ -18,6 +19,11 @@ __all__ = ["app", "run"]
 
 COMMANDS = (_run, _plan, _route)
 """The modules whose import registered their commands."""
+
+ORDER = ("up", "down", "ps", "logs", "restart", "check", "plan", "route", "schema")
+"""The commands as `--help` lists them: by how often they are needed, not by module."""
+
+app.registered_commands.sort(key=lambda c: ORDER.index(c.name or getattr(c.callback, "__name__", "")))
 
 
 def _print_version(wanted: bool) -> None:
@@ -36,10 +42,10 @@ def _options(
     pass
 
 
-def run() -> None:
+def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0, a PdctlError's code, or click's own 2 for bad usage."""
     try:
-        app()
+        app(arguments)
     except PdctlError as error:
         show_error(error)
         sys.exit(error.exit_code)
