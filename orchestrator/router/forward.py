@@ -17,6 +17,7 @@ from orchestrator.router.road import Road
 from orchestrator.router.stream import Stream, Usage, unfinished, usage
 from orchestrator.topology.plan import Timeouts
 from orchestrator.wire.client import ConnectError, Connection, Progress, WireError, request_head
+from orchestrator.wire.exchange import Exchange
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +70,17 @@ class Unit:
         self.safe_to_repeat = False
         """The failed unit has run nowhere: it was never sent, or the engine ended it before it began."""
 
+    @property
+    def exchange(self) -> Exchange:
+        """The client's exchange."""
+        return self._answer.exchange
+
     async def run(self) -> None:
         """Until every leg is over. Raises RequestError when the client's answer cannot be completed.
 
         Cancelling it (the client left) aborts every leg.
         """
-        exchange = self._answer.exchange
+        exchange = self.exchange
         exchange.on_pause, exchange.on_resume = self._pause, self._resume
         self._road.watch.add(self)
         try:
@@ -134,7 +140,7 @@ class Unit:
         self._calls[call] = None
         head = request_head("POST", leg.path, authority, headers, sum(map(len, leg.body)))
         connection.send(head, leg.body, call)
-        if leg.relay and self._answer.exchange.paused:
+        if leg.relay and self.exchange.paused:
             connection.pause()
         self._tell(leg, "sent", now_s)
 
@@ -346,7 +352,7 @@ class Unit:
         if not call.leg.relay:
             return "prefill", now_s if item.begun else call.sent_s, timeouts.prefill_s
         if call.last_s is not None:
-            paused = self._answer.exchange.paused
+            paused = self.exchange.paused
             return "inter_token", now_s if paused else call.last_s, timeouts.inter_token_s
         feeding = any(other.item == call.item and not other.leg.relay for other in self._calls)
         if feeding or not call.leg.stream:
