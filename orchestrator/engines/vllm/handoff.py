@@ -133,8 +133,8 @@ class Pulled(_Legs):
             prompt_tokens=self.notes.get("prompt_tokens"),
         )
         if why is None and isinstance(told, dict) and is_loopback(told["remote_host"]):
-            hosts = {split_http_url(e.url)[0] for e in (request.prefill, request.decode)}
-            if len(hosts) > 1:
+            ours, theirs = (split_http_url(e.url)[0] for e in (request.prefill, request.decode))
+            if theirs != ours and not is_loopback(theirs):
                 return f"remote_host is {told['remote_host']}, which decode on another host cannot reach"
         return why
 

@@ -183,6 +183,13 @@ def test_a_loopback_side_channel_is_no_use_to_another_host(
     assert "cannot reach" in step.error.message
 
 
+def test_two_names_of_one_host_are_one_host(paired: Make, endpoint: Make, captured: Captured) -> None:
+    decode = endpoint(Role.DECODE, "http://localhost:30000")
+    request = paired({"prompt": "x"}, prefill_url="http://127.0.0.1:30001", decode=decode)
+    told = captured("vllm/completion_5_prefill.json")
+    assert isinstance(VLLM().handoff(request).on_response(LegKind.PREFILL, 200, told), tuple)
+
+
 def test_golden_mooncake(paired: Make, bytes_of: Bytes) -> None:
     raw = b'{"prompt":"x","max_tokens":64,"stop":["a"],"stream":true}'
     prefill, decode = VLLM().handoff(paired(raw, facts=MOONCAKE)).start()
