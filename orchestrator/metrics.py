@@ -55,7 +55,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("pdctl_cached_tokens_total", "counter", "Prompt tokens found in a prefix cache.", ("model",)),
     Metric("pdctl_output_tokens_total", "counter", "Tokens generated.", ("model",)),
     Metric("pdctl_inflight_requests", "gauge", "Requests accepted and not ended."),
-    Metric("pdctl_ttft_s", "histogram", "Arrival to the first byte of the answer's body.", (), _TTFT),
+    Metric(
+        "pdctl_ttft_s", "histogram", "Arrival to the first event of a stream that is passed on.", (), _TTFT
+    ),
     Metric("pdctl_itl_s", "histogram", "Gap between two chunks of a stream.", (), _ITL),
     Metric("pdctl_stage_s", "histogram", "A stage of a request's life.", ("stage",), _STAGE),
     Metric("pdctl_legs_total", "counter", "Engine calls that ended.", ("leg", "endpoint", "result")),

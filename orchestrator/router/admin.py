@@ -201,18 +201,18 @@ class Admin:
         self._spawn(exchange, self._flushed(exchange))
 
     async def _flushed(self, exchange: Exchange) -> None:
-        """Each engine that has a cache empties it; what is believed of it goes whether or not it did."""
+        """Each engine that can empties its cache; what is believed of it goes whether or not it did."""
         states = [s for s in self._control.registry.states() if s.joined]
         told = await asyncio.gather(*map(self._empty, states))
         results = {s.plan.name: t for s, t in zip(states, told, strict=True)}
-        good = all(r in ("flushed", "no-cache") for r in results.values())
-        body = {"success": good, "endpoints": results}
-        _reply(exchange, 200 if good else 502, body)
+        failed = any(r not in ("flushed", "unsupported") for r in results.values())
+        body = {"success": all(r == "flushed" for r in results.values()), "endpoints": results}
+        _reply(exchange, 502 if failed else 200, body)
 
     async def _empty(self, state: State) -> str:
         name, call = state.plan.name, state.engine.flush()
         if call is None:
-            return "no-cache"
+            return "unsupported"
         # Forgetting what is there costs a hit; believing what is not costs a prefill on the wrong engine.
         self._control.forget(name)
         try:
