@@ -72,7 +72,9 @@ def _contradictions(writer: Writer) -> Iterator[Problem]:
         }
         for name, right in own.items():
             setting = writer.user(spec).get(name)
-            if setting is None or setting.value in (None, right):
+            if setting is None or setting.value == right:
+                continue
+            if setting.value in (None, False) and right in ("null", False):
                 continue
             hint = "remove it: the role implies it"
             if name == "disaggregation-transfer-backend":
@@ -80,7 +82,8 @@ def _contradictions(writer: Writer) -> Iterator[Problem]:
             yield writer.problem(
                 spec,
                 "role-contradiction",
-                f"--{name} {setting.value} contradicts role {spec.role.value}, which needs {right}",
+                f"--{name} {'left out' if setting.value is None else setting.value} contradicts role "
+                f"{spec.role.value}, which needs {right}",
                 hint=hint,
                 field=f"flags.{name}",
                 at=setting,
