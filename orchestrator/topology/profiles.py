@@ -17,7 +17,7 @@ from orchestrator import plugins
 from orchestrator.core.types import Role
 from orchestrator.engines.base import Setting
 from orchestrator.errors import Problem
-from orchestrator.topology.known import json_schema
+from orchestrator.topology.known import EXTENSION, json_schema
 from orchestrator.topology.problems import close_to, translate
 from orchestrator.topology.settings import as_settings, layered
 from orchestrator.topology.source import Place, Source, read
@@ -162,7 +162,8 @@ def _is_path(reference: str) -> bool:
 def _validated(source: Source) -> ProfileFile | None:
     try:
         # Profiles are shared between sites: nothing in them is looked up in anyone's environment.
-        return ProfileFile.model_validate(source.data, context=Scope({}))
+        data = {k: v for k, v in source.data.items() if not k.startswith(EXTENSION)}
+        return ProfileFile.model_validate(data, context=Scope({}))
     except ValidationError as error:
         source.problems += translate(error, source, json_schema(ProfileFile))
         return None
