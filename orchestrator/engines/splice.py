@@ -104,7 +104,7 @@ class JsonBody:
         fields, raw = self.fields, self.raw
         added = [b"%b:%b" % (orjson.dumps(name), text) for name, text in set.items() if name not in fields]
         replaced = {name for name in set if name in fields}
-        dropped = {name for name in drop if name in fields and name not in set}
+        dropped = (fields.keys() & drop) - set.keys()
         if not replaced and not dropped:
             if not added:
                 return (raw,)
@@ -144,7 +144,8 @@ class JsonBody:
         return self._names
 
     def _name(self, span: _Span) -> str:
-        name: str = orjson.loads(self.raw[span.key : span.key_end])
+        text = self.raw[span.key + 1 : span.key_end - 1]
+        name: str = orjson.loads(b'"%b"' % text) if b"\\" in text else text.decode()
         return name
 
 
@@ -173,7 +174,8 @@ def _scan(raw: bytes) -> list[_Span | re.Match[bytes]]:
 def _span(item: _Span | re.Match[bytes]) -> _Span:
     if isinstance(item, _Span):
         return item
-    return _Span(item.start(), *item.span(1), *item.span(2), item.end() - 1)
+    (start, end), (key, key_end), (value, value_end) = item.regs
+    return _Span(start, key, key_end, value, value_end, end - 1)
 
 
 def _item(raw: bytes, at: int) -> _Span | None:

@@ -44,7 +44,7 @@ class Paired:
     other, so whoever runs the legs cuts one when the other fails.
     """
 
-    def __init__(self, request: HandoffRequest, drop: Collection[str]) -> None:
+    def __init__(self, request: HandoffRequest, drop: frozenset[str]) -> None:
         assert request.prefill is not None
         self._request = request
         self._drop = drop
@@ -62,9 +62,9 @@ class Paired:
             prefill["routed_dp_rank"] = decode["disagg_prefill_dp_rank"] = quote(rank)
         if request.stream:
             prefill["stream"] = b"false"
-        streaming = {"stream_options"} if request.body.has("stream_options") else set()
+        unstreamed = self._drop | {"stream_options"} if request.body.has("stream_options") else self._drop
         return (
-            self._leg(LegKind.PREFILL, request.prefill.id, prefill, {*self._drop, *streaming}),
+            self._leg(LegKind.PREFILL, request.prefill.id, prefill, unstreamed),
             self._leg(LegKind.DECODE, request.decode.id, decode, self._drop),
         )
 
@@ -120,7 +120,7 @@ class Paired:
 class Alone:
     """One unified endpoint: the client's bytes, with only the request id put in."""
 
-    def __init__(self, request: HandoffRequest, drop: Collection[str]) -> None:
+    def __init__(self, request: HandoffRequest, drop: frozenset[str]) -> None:
         self._request = request
         self._drop = drop
         self.notes: dict[str, Any] = {}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+import orjson
 
 from orchestrator.core.address import http_url, split_http_url
 from orchestrator.core.types import Endpoint, LegKind, PathKind
 from orchestrator.engines import errors
 from orchestrator.engines.base import HandoffDone, HandoffFailed, HandoffRequest, HandoffStep, Leg
 from orchestrator.engines.linting import is_loopback
-from orchestrator.engines.splice import JsonBody, quote
+from orchestrator.engines.splice import quote
 from orchestrator.engines.vllm import params
-from orchestrator.errors import BadRequest, LegFailed, RequestError
+from orchestrator.errors import LegFailed, RequestError
 
 _JSON = ("content-type", "application/json")
 _TO_DECODE = quote(
@@ -39,7 +41,7 @@ _ENDS_EARLY = frozenset({"stop", "stop_token_ids"})
 class _Legs:
     """What the three hand-offs share."""
 
-    def __init__(self, request: HandoffRequest, drop: Collection[str]) -> None:
+    def __init__(self, request: HandoffRequest, drop: frozenset[str]) -> None:
         self._request = request
         self._drop = drop
         self.notes: dict[str, Any] = {}
@@ -49,7 +51,7 @@ class _Legs:
         kind: LegKind,
         endpoint: Endpoint,
         fields: Mapping[str, bytes],
-        drop: Collection[str] = (),
+        drop: frozenset[str] = frozenset(),
     ) -> Leg:
         request = self._request
         engine_id = request.engine_id(kind)
@@ -58,7 +60,7 @@ class _Legs:
             kind=kind,
             endpoint=endpoint.id,
             path=request.path,
-            body=request.body.edit(fields, {*self._drop, *drop}),
+            body=request.body.edit(fields, self._drop | drop),
             engine_id=engine_id,
             relay=relay,
             stream=request.stream and relay,
@@ -66,7 +68,11 @@ class _Legs:
         )
 
     def _prefill(
-        self, endpoint: Endpoint, transfer: bytes, fields: Mapping[str, bytes], drop: Collection[str] = ()
+        self,
+        endpoint: Endpoint,
+        transfer: bytes,
+        fields: Mapping[str, bytes],
+        drop: frozenset[str] = frozenset(),
     ) -> Leg:
         """One token and no stream: only a whole answer carries hand-off parameters."""
         body = self._request.body
@@ -78,20 +84,22 @@ class _Legs:
             edits["min_tokens"] = b"1"
         if body.has("stream"):
             edits["stream"] = b"false"
-        return self._leg(LegKind.PREFILL, endpoint, edits, {*_SHAPES_OUTPUT, *drop})
+        return self._leg(LegKind.PREFILL, endpoint, edits, _SHAPES_OUTPUT | drop)
 
-    def _answer(self, status: int, body: bytes) -> JsonBody | RequestError:
+    def _answer(self, status: int, body: bytes) -> dict[str, Any] | RequestError:
         """Prefill's answer, its token counts noted; or why the request cannot go on."""
         if status != 200:
             return errors.to_error(status, body)
         try:
-            answer = JsonBody(body)
-        except BadRequest:
+            answer = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            answer = None
+        if not isinstance(answer, dict):
             return LegFailed("the prefill engine's answer is not what it should be", reason="bad-answer")
         if finish_reason(answer) in ("abort", "error"):
             # A draining vLLM answers new requests 200 with this and no text.
             return LegFailed("the prefill engine cut the request short", reason="prefill-aborted")
-        usage = answer.fields.get("usage")
+        usage = answer.get("usage")
         tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         if isinstance(tokens, int):
             self.notes["prompt_tokens"] = tokens
@@ -107,12 +115,12 @@ class Pulled(_Legs):
         return (self._prefill(self._request.prefill, _TO_DECODE, {}),)
 
     def on_response(self, kind: LegKind, status: int, body: bytes) -> HandoffStep:
-        """Decode with prefill's parameters, byte for byte. A prefill that returned none, or bad ones, fails
+        """Decode with prefill's parameters, unchanged. A prefill that returned none, or bad ones, fails
         the request: decode alone would be right too, but does another engine's work without being asked."""
         answer = self._answer(status, body)
         if isinstance(answer, RequestError):
             return HandoffFailed(answer)
-        told = answer.fields.get("kv_transfer_params")
+        told = answer.get("kv_transfer_params")
         why = self._fault(told)
         if why:
             return HandoffFailed(
@@ -121,8 +129,7 @@ class Pulled(_Legs):
         cached = told.get("remote_prefill_cached_tokens") if isinstance(told, dict) else None
         if isinstance(cached, int):
             self.notes["cached_tokens"] = cached
-        fields = {"kv_transfer_params": answer.text("kv_transfer_params")}
-        return (self._leg(LegKind.DECODE, self._request.decode, fields),)
+        return (self._leg(LegKind.DECODE, self._request.decode, {"kv_transfer_params": quote(told)}),)
 
     def _fault(self, told: object) -> str | None:
         request = self._request
@@ -191,9 +198,9 @@ class Alone(_Legs):
         return HandoffDone()
 
 
-def finish_reason(answer: JsonBody) -> str | None:
+def finish_reason(answer: Mapping[str, Any]) -> str | None:
     """How the first choice of an answer ended."""
-    choices = answer.fields.get("choices")
+    choices = answer.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     reason = first.get("finish_reason") if isinstance(first, dict) else None
     return reason if isinstance(reason, str) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeGuard
 
 from orchestrator.core.address import check_host
@@ -35,8 +36,13 @@ def _address(params: Mapping[str, Any]) -> str | None:
     port = params.get("remote_port")
     if not _whole(port) or not 1 <= port <= 65535:
         return "remote_port is missing or no port"
+    return _unreachable(params["remote_host"])
+
+
+@lru_cache(maxsize=1024)
+def _unreachable(host: str) -> str | None:
     try:
-        host = check_host(params["remote_host"])
+        host = check_host(host)
     except ValueError:
         return "remote_host is no host"
     if host in ("0.0.0.0", "::"):

@@ -60,7 +60,7 @@ def test_golden_nixl_chat_stream(paired: Make, captured: Captured, bytes_of: Byt
     assert prefill.headers == (("content-type", "application/json"), ("x-request-id", f"{ID}-p0"))
     answer = captured("vllm/chat_prefill.json")
     (decode,) = machine.on_response(LegKind.PREFILL, 200, answer)  # type: ignore[misc]
-    told = JsonBody(answer).text("kv_transfer_params")
+    told = JsonBody(answer).text("kv_transfer_params")  # compact, as the engine writes it
     assert bytes_of(decode) == b'{"kv_transfer_params":' + told + b"," + raw[1:]
     assert (decode.kind, decode.relay, decode.stream) == (LegKind.DECODE, True, True)
     assert decode.headers[1] == ("x-request-id", f"{ID}-d0")
