@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from orchestrator.core.types import Role
 from orchestrator.engines.base import HttpCall, Probes
@@ -117,6 +118,13 @@ def router_plan(**changes: Any) -> RouterPlan:
         drain_s=5.0,
     )
     return replace(plan, **changes)
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The router's own event loop, and none else."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
