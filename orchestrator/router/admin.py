@@ -17,7 +17,8 @@ from orchestrator.engines.base import HttpCall
 from orchestrator.errors import BadRequest, NotServed, PdctlError, RequestError, Unauthorized
 from orchestrator.metrics import CONTENT_TYPE
 from orchestrator.router.ask import Reply, TooLong
-from orchestrator.router.endpoints import Registry, State
+from orchestrator.router.endpoints import Registry
+from orchestrator.router.state import State
 from orchestrator.wire.client import WireError
 from orchestrator.wire.server import Exchange
 

@@ -92,3 +92,15 @@ async def _once(pool: Pool, host: str, port: int, head: bytes, body: bytes) -> R
         # Cancelled, late or too long: what still comes belongs to nobody.
         connection.abort()
         raise
+
+
+def refused(error: BaseException) -> bool:
+    """Whether a connection was refused, however deep a library has wrapped it: nobody listens there."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ConnectionRefusedError):
+            return True
+        if isinstance(seen, BaseExceptionGroup):
+            return any(refused(e) for e in seen.exceptions)
+        seen = seen.__cause__ or seen.__context__
+    return False

@@ -1,10 +1,9 @@
-"""The registry: every endpoint's state as the router learns it, and the snapshot decisions are made on."""
+"""The registry of endpoints: who joins, leaves or is another process now, and the snapshot made of it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -12,8 +11,10 @@ from orchestrator import plugins
 from orchestrator.clock import Clock
 from orchestrator.core.types import Endpoint, Inflight, Load, PathKind, Snapshot
 from orchestrator.engines.base import Engine
+from orchestrator.router.ask import refused
 from orchestrator.router.health import Answer, Health, Thresholds
-from orchestrator.topology.plan import InstancePlan, Plan
+from orchestrator.router.state import State, another_process, same_process
+from orchestrator.topology.plan import Plan
 
 log = logging.getLogger(__name__)
 
@@ -28,42 +29,6 @@ class Counts(Protocol):
     def incarnation(self, endpoint: str) -> None:
         """A new process is behind an endpoint."""
         ...
-
-
-@dataclass(slots=True)
-class State:
-    """One endpoint as it is now. Only the registry writes here; the prober and the admin read.
-
-    `joined` is true between a join and the next leave; a gated endpoint stays joined and is given
-    nothing. `why` says what keeps it out, for people. `learned` are the facts of this incarnation.
-    """
-
-    plan: InstancePlan
-    engine: Engine
-    health: Health
-    joined: bool = False
-    gated: bool = False
-    why: str = "not probed yet"
-    learned: Mapping[str, Any] = field(default_factory=dict)
-    load: Load | None = None
-    incarnation: str = ""
-    told: str = ""
-    """The engine's own name for this life, at the last join."""
-    lives: int = 0
-    suspected: bool = True
-    """There may be a new process: a join decides, by the engine's own account if it gives one."""
-    certain: bool = False
-    """There is a new process, whatever it says."""
-    told_life: str = ""
-    """The controller's number for its process, and `lives` when it was told."""
-    told_at: int = 0
-    since_s: float = 0.0
-    view: Endpoint | None = None
-
-    @property
-    def ready(self) -> bool:
-        """It may be given work."""
-        return self.joined and not self.gated
 
 
 class Registry:
@@ -103,14 +68,14 @@ class Registry:
     def snapshot(self, now_s: float) -> Snapshot:
         """Every endpoint as it is; the same object until something changes."""
         if self._snapshot is None:
-            views = tuple(self._view(s) for s in self._states.values())
+            views = tuple(s.endpoint() for s in self._states.values())
             self._snapshot = Snapshot(at_s=now_s, endpoints=views)
         return self._snapshot
 
     def get(self, endpoint_id: str) -> Endpoint | None:
         """One endpoint as it is; None if the plan has no such instance."""
         state = self._states.get(endpoint_id)
-        return self._view(state) if state else None
+        return state.endpoint() if state else None
 
     def engine(self, endpoint_id: str) -> Engine:
         """The adapter of an endpoint, also of one that was removed while it had legs. Raises KeyError."""
@@ -156,20 +121,20 @@ class Registry:
 
         Nothing changes when it raises TopologyError.
         """
-        fresh = _adapters(plan)
+        fresh = adapters(plan)
         gone = [name for name in self._states if name not in fresh]
         states = {}
         for instance in plan.instances:
             old = self._states.get(instance.name)
-            if old is not None and _same_process(old.plan, instance):
-                old.plan, old.engine, old.view = instance, fresh[instance.name], None
+            if old is not None and same_process(old.plan, instance):
+                old.plan, old.engine = instance, fresh[instance.name]
+                old.changed()
                 states[instance.name] = old
             else:
                 if old is not None:
                     gone.append(instance.name)
-                states[instance.name] = State(
-                    instance, fresh[instance.name], Health(self._thresholds), since_s=self._clock.now_s()
-                )
+                health = Health(self._thresholds)
+                states[instance.name] = State(instance, fresh[instance.name], health, self._clock.now_s())
         self._plan, self._states = plan, states
         self._engines |= fresh
         for name in gone:
@@ -186,10 +151,8 @@ class Registry:
         state = self._states.get(endpoint_id)
         if state is None:
             return False
-        if life and life != state.told_life:
-            if state.told_life and state.lives == state.told_at:
-                self._replaced(state)
-            state.told_life, state.told_at = life, state.lives
+        if state.told_of_life(life):
+            self._replaced(state)
         if state.gated != closed:
             was = state.ready
             state.gated = closed
@@ -234,18 +197,31 @@ class Registry:
         state = self._states[endpoint_id]
         was = state.ready
         state.learned = MappingProxyType(dict(learned))
-        self._settle_incarnation(state)
-        state.joined, state.why = True, ""
+        if state.settle():
+            fields = {"endpoint": endpoint_id, "incarnation": state.incarnation}
+            log.warning("endpoint has a new process", extra=fields)
+            self._counts.incarnation(endpoint_id)
+            self._tell(self._on_incarnation, endpoint_id)
+        state.joined, state.hung, state.why = True, False, ""
+        state.moved_s = self._clock.now_s()
         self._moved(state, was, "probe")
 
     def loaded(self, endpoint_id: str, load: Load) -> None:
         """Take in what an engine says of its load."""
         state = self._states[endpoint_id]
-        before, state.load = state.load, load
-        if before is not None and _another_process(before, load):
+        replaced = another_process(state.load, load)
+        given = self._inflight(endpoint_id).requests > 0
+        stalled_s = state.read(load, self._clock.now_s(), given)
+        if replaced:
             self._replaced(state)
+            return
+        hung = stalled_s >= self._thresholds.stall_s
+        if hung is not state.hung:
+            was, state.hung = state.ready, hung
+            state.why = f"has work, but none got done for {stalled_s:.0f} s" if hung else ""
+            self._moved(state, was, "hung" if hung else "progress")
         else:
-            state.view = None
+            state.changed()
             self._changed()
 
     # Inside.
@@ -259,28 +235,8 @@ class Registry:
         self._moved(state, was, "incarnation")
         self._tell(self._on_suspect, state.plan.name)
 
-    def _settle_incarnation(self, state: State) -> None:
-        """Decide at a join whether this is the process that was known."""
-        told = str(state.learned.get("incarnation", ""))
-        by_account = told != state.told if told and state.told else state.suspected
-        changed = by_account or state.certain
-        same_name = told and told == state.told
-        state.suspected, state.certain, state.told = False, False, told
-        if not changed:
-            return
-        state.lives += 1
-        state.load = None
-        state.incarnation = f"{told}/{state.lives}" if same_name else told or f"life-{state.lives}"
-        if state.lives > 1:
-            log.warning(
-                "endpoint has a new process",
-                extra={"endpoint": state.plan.name, "incarnation": state.incarnation},
-            )
-            self._counts.incarnation(state.plan.name)
-            self._tell(self._on_incarnation, state.plan.name)
-
     def _moved(self, state: State, was: bool, cause: str) -> None:
-        state.view = None
+        state.changed()
         if state.ready != was:
             state.since_s = self._clock.now_s()
             to = "ready" if state.ready else "out"
@@ -295,27 +251,6 @@ class Registry:
             log.log(level, "endpoint %s", "ready" if state.ready else "out", extra=fields)
         self._changed()
 
-    def _view(self, state: State) -> Endpoint:
-        if state.view is None:
-            plan = state.plan
-            facts = {**plan.facts, **state.learned}
-            state.view = Endpoint(
-                id=plan.name,
-                pool=plan.pool,
-                role=plan.role,
-                engine=plan.engine,
-                model=plan.model,
-                url=plan.url,
-                ready=state.ready,
-                incarnation=state.incarnation,
-                max_model_len=facts.get("max_model_len"),
-                block_size=facts.get("block_size"),
-                load=state.load,
-                labels=plan.labels,
-                facts=MappingProxyType(facts),
-            )
-        return state.view
-
     def _changed(self) -> None:
         self._snapshot = None
         for callback in self._on_change:
@@ -327,8 +262,11 @@ class Registry:
             callback(endpoint_id)
 
 
-def _adapters(plan: Plan) -> dict[str, Engine]:
-    """The adapter of each instance by name; instances of one engine and equal options share one."""
+def adapters(plan: Plan) -> dict[str, Engine]:
+    """The adapter of each instance by name; instances of one engine and equal options share one.
+
+    Raises PluginError for an engine that does not load.
+    """
     made: dict[tuple[str, str], Engine] = {}
     for instance in plan.instances:
         key = (instance.engine, repr(instance.options))
@@ -337,38 +275,3 @@ def _adapters(plan: Plan) -> dict[str, Engine]:
             adapter = cast(Engine, found() if isinstance(found, type) else found)
             made[key] = adapter.bind(instance.options)
     return {i.name: made[i.engine, repr(i.options)] for i in plan.instances}
-
-
-def _same_process(old: InstancePlan, new: InstancePlan) -> bool:
-    """Whether a reload leaves an endpoint what it was: labels and the like may change under it."""
-    kept = (
-        "url",
-        "engine",
-        "role",
-        "model",
-        "facts",
-        "ports",
-        "probes",
-        "digest",
-        "disaggregated",
-        "options",
-    )
-    return all(getattr(old, name) == getattr(new, name) for name in kept)
-
-
-def _another_process(before: Load, now: Load) -> bool:
-    if before.incarnation and now.incarnation:
-        return before.incarnation != now.incarnation
-    return before.progress is not None and now.progress is not None and now.progress < before.progress
-
-
-def refused(error: BaseException) -> bool:
-    """Whether a connection was refused, however deep the library has wrapped it."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ConnectionRefusedError):
-            return True
-        if isinstance(seen, BaseExceptionGroup):
-            return any(refused(e) for e in seen.exceptions)
-        seen = seen.__cause__ or seen.__context__
-    return False

@@ -28,12 +28,15 @@ class Thresholds:
 
     `join_after` good rounds in a row join; `leave_after` bad ones in a row leave. A slow answer counts
     as bad only while the engine has no work from us, or when its last good answer is older than
-    `patience_s`: a long prefill or a compilation makes every answer slow, and is no death.
+    `patience_s`: a long prefill or a compilation makes every answer slow, and is no death. An engine whose
+    probes are fine but which has work and counts none of it for `stall_s` is taken to hang: longer than
+    the longest prefill that is counted only when it is done, since what is taken for hung loses traffic.
     """
 
     join_after: int = 2
     leave_after: int = 3
     patience_s: float = 60.0
+    stall_s: float = 120.0
 
 
 class Health:

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 from orchestrator.clock import Clock
 from orchestrator.engines.base import HttpCall, NotYet
-from orchestrator.router.ask import Reply, TooLong, ask
-from orchestrator.router.endpoints import Registry, State, refused
+from orchestrator.router.ask import Reply, TooLong, ask, refused
+from orchestrator.router.endpoints import Registry
 from orchestrator.router.health import Answer
+from orchestrator.router.state import State
 from orchestrator.wire.client import BadAnswer, Pool, WireError
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Prober:
             if current.get(name) is not watch.state:
                 watch.task.cancel()
                 del self._watches[name]
+                self._told = {key: slug for key, slug in self._told.items() if key[0] != name}
         for name, state in current.items():
             if name not in self._watches:
                 wake = asyncio.Event()

@@ -90,6 +90,7 @@ class Router:
             on_policy_error=self._policy_failed,
             on_accounting_error=self._accounting_failed,
         )
+        self.registry.on_incarnation(self.scheduler.prefix.drop)
         self._pool = Pool(connect_timeout_s=router.timeouts.connect_s)
         # Apart from the streams' pool, so that probes neither take their connections nor count as theirs.
         self._probe_pool = Pool(connect_timeout_s=router.timeouts.connect_s, max_idle=4)

@@ -1,4 +1,4 @@
-"""The registry: joining on facts, gates, incarnations, reloads, and the snapshot made of it."""
+"""The registry and its state module: joins, gates, incarnations, hangs, reloads, and the snapshot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from orchestrator.clock import FakeClock
 from orchestrator.core.types import Inflight, Load, PathKind, Role
 from orchestrator.engines.base import HttpCall, Probes
 from orchestrator.errors import TopologyError
-from orchestrator.router.endpoints import Registry, refused
+from orchestrator.router.ask import refused
+from orchestrator.router.endpoints import Registry
 from orchestrator.router.health import Answer
 from orchestrator.topology.plan import InstancePlan, Plan
 
@@ -303,6 +304,63 @@ def test_case_39_a_busy_endpoint_is_given_time(world: World) -> None:
     for _ in range(3):
         world.registry.answered("p0", Answer.SLOW, "slow")
     assert world.ready() == set()
+
+
+def read_load(world: World, seconds: int, **load: float) -> None:
+    for _ in range(seconds):
+        world.clock.advance(1.0)
+        world.registry.loaded("p0", Load(at_s=world.clock.now_s(), **load))  # type: ignore[arg-type]
+
+
+def test_case_40_a_scheduler_that_died_behind_a_healthy_server_is_found(world: World) -> None:
+    world.join("p0")
+    read_load(world, 119, running=2, progress=50.0)
+    assert world.ready() == {"p0"}
+    read_load(world, 3, running=2, progress=50.0)
+    assert world.ready() == set()
+    state = world.registry.state("p0")
+    assert state is not None
+    assert state.why.startswith("has work, but none got done for 12")
+    read_load(world, 1, running=2, progress=51.0)
+    assert world.ready() == {"p0"}
+    assert [c[1:] for c in world.counts.changes[1:]] == [("out", "hung"), ("ready", "progress")]
+    assert world.void == []
+
+
+def test_an_engine_that_takes_our_requests_and_counts_none_hangs_too(world: World) -> None:
+    world.join("p0")
+    world.inflight["p0"] = Inflight(requests=1)
+    read_load(world, 130, running=0, progress=50.0)
+    assert world.ready() == set()
+
+
+def test_idle_is_not_hung_nor_is_what_waits_for_a_peer(world: World) -> None:
+    world.join("p0")
+    read_load(world, 500, running=0, progress=50.0)
+    world.inflight["p0"] = Inflight(requests=1)
+    read_load(world, 500, running=0, waiting=1, progress=50.0)
+    assert world.ready() == {"p0"}
+
+
+def test_a_long_prefill_is_not_hung_while_it_counts_its_chunks(world: World) -> None:
+    world.join("p0")
+    for chunk in range(20):
+        read_load(world, 60, running=1, progress=float(chunk))
+    assert world.ready() == {"p0"}
+
+
+def test_an_engine_that_counts_nothing_is_never_taken_to_hang(world: World) -> None:
+    world.join("p0")
+    read_load(world, 500, running=3)
+    assert world.ready() == {"p0"}
+
+
+def test_a_hung_engine_that_is_restarted_starts_afresh(world: World) -> None:
+    world.join("p0")
+    read_load(world, 130, running=2, progress=50.0)
+    world.registry.answered("p0", Answer.REFUSED, "refused")
+    world.join("p0")
+    assert world.ready() == {"p0"}
 
 
 def test_a_reload_keeps_what_is_unchanged_and_changes_the_rest(world: World) -> None:
