@@ -87,4 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runner.say("done")
     except InstallError as error:
         return fail(error)
+    except KeyboardInterrupt:
+        runner.say("interrupted; the same command continues")
+        return 130
     return 0

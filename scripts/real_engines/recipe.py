@@ -9,7 +9,6 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 DONE = ".pdctl-recipe"
-STARTED = ".pdctl-recipe-started"
 
 
 def recipe_hash(names: Iterable[str]) -> str:
@@ -40,13 +39,18 @@ def is_current(folder: Path, wanted: str) -> bool:
     return stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted
 
 
+def _started(folder: Path) -> Path:
+    # Beside the folder: making a venv empties the folder itself.
+    return folder.with_name(f".{folder.name}-started")
+
+
 def begin(folder: Path, wanted: str) -> None:
     """Make folder ready for an install that may continue an interrupted one.
 
     What another recipe left is removed: pip can only add to a venv, so a package
     that the recipe no longer names would stay.
     """
-    started = folder / STARTED
+    started = _started(folder)
     same = started.is_file() and started.read_text(encoding="utf-8") == wanted
     if folder.exists() and not same:
         shutil.rmtree(folder)
@@ -57,4 +61,4 @@ def begin(folder: Path, wanted: str) -> None:
 def finish(folder: Path, wanted: str) -> None:
     """Mark folder as completely installed."""
     (folder / DONE).write_text(wanted, encoding="utf-8")
-    (folder / STARTED).unlink(missing_ok=True)
+    _started(folder).unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,13 +28,20 @@ class Venv:
         return self.path / "lib" / f"python{major}.{minor}" / "site-packages"
 
     def create(self, runner: Runner) -> None:
-        if self.python.exists():
+        if self._has_pip():
             return
         runner.run(
             f"creating {self.path}",
-            [sys.executable, "-m", "venv", str(self.path)],
+            [sys.executable, "-m", "venv", "--clear", str(self.path)],
             advice="The venv module is needed (Debian: apt-get install python3-venv).",
         )
+
+    def _has_pip(self) -> bool:
+        # pip comes last when a venv is made; one cut short has a Python without it.
+        if not self.python.exists():
+            return False
+        command = [str(self.python), "-m", "pip", "--version"]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def pip(self, runner: Runner, title: str, arguments: Sequence[str], advice: str) -> None:
         command = [str(self.python), "-m", "pip", *arguments]
