@@ -18,8 +18,8 @@ Other scripts take more bytes in UTF-8, and about as many tokens more."""
 BLOCK_BYTES = 128 * BYTES_PER_TOKEN
 """Text that one block hash stands for: 128 tokens, as `core.contracts.Context.block_tokens` has it."""
 
-MESSAGE_BYTES = 32
-"""JSON around a message's text (`{"role":"user","content":""},`), which is no prompt."""
+MESSAGE_BYTES = 16
+"""What the JSON around a message's text (32 bytes) has over the marks a chat template puts around it."""
 
 MEDIA_TOKENS = 1024
 """What an image or other medium in a message counts: a 1024x1024 image is 1,300 tokens to Qwen2.5-VL."""

@@ -1,0 +1,156 @@
+"""The shell around the scheduler: decisions reach whom they are for, timers run, what left is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from orchestrator.clock import FakeClock, SystemClock
+from orchestrator.core.contracts import Assign, Decision, Reject
+from orchestrator.core.types import End, LegEvent, LegKind, Outcome, PathKind, RequestView, Route, Snapshot
+from orchestrator.errors import NoCapacity, Overloaded
+from orchestrator.router.desk import Desk
+
+ROUTE = Route(decode="d0")
+
+
+def view(name: str) -> RequestView:
+    return RequestView(id=name, model="m", path=PathKind.CHAT, arrived_s=0.0, prompt_tokens=1, max_tokens=1)
+
+
+class Script:
+    """A scheduler whose every call returns what was laid out for it."""
+
+    def __init__(self) -> None:
+        self.next: list[Decision] = []
+        self.calls: list[str] = []
+        self.due: float | None = None
+        self.on_tick: Callable[[], None] = lambda: None
+
+    def _give(self, call: str) -> Sequence[Decision]:
+        self.calls.append(call)
+        out, self.next = self.next, []
+        return out
+
+    def submit(self, request: RequestView, now_s: float) -> Sequence[Decision]:
+        return self._give(f"submit {request.id}")
+
+    def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
+        return self._give(f"progress {event.request_id}")
+
+    def cancel(self, request_id: str, now_s: float) -> Sequence[Decision]:
+        return self._give(f"cancel {request_id}")
+
+    def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
+        return self._give(f"finish {outcome.request_id}")
+
+    def observe(self, snapshot: Snapshot, now_s: float) -> Sequence[Decision]:
+        return self._give("observe")
+
+    def due_s(self) -> float | None:
+        return self.due
+
+    def tick(self, now_s: float) -> Sequence[Decision]:
+        self.due = None
+        self.on_tick()
+        return self._give("tick")
+
+
+async def test_a_decision_at_once() -> None:
+    script = Script()
+    desk = Desk(script, FakeClock())
+    script.next = [Assign("a", ROUTE)]
+    assert (await desk.assign(view("a"))).route == ROUTE
+    assert desk.waiting == 0
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, Overloaded), (503, NoCapacity)])
+async def test_a_refusal_at_once(status: int, kind: type[Exception]) -> None:
+    script = Script()
+    desk = Desk(script, FakeClock())
+    script.next = [Reject("a", "why", "text", status, 2.0)]
+    with pytest.raises(kind) as caught:
+        await desk.assign(view("a"))
+    assert caught.value.reason == "why"  # type: ignore[attr-defined]
+    assert caught.value.retry_after_s == 2.0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("by", ["submit", "progress", "finish", "observe"])
+async def test_a_decision_may_come_from_any_later_call(by: str) -> None:
+    script = Script()
+    desk = Desk(script, FakeClock())
+    first = asyncio.create_task(desk.assign(view("a")))
+    second = asyncio.create_task(desk.assign(view("b")))
+    await asyncio.sleep(0)
+    assert desk.waiting == 2
+    script.next = [Reject("b", "why", "text"), Assign("a", ROUTE), Assign("nobody", ROUTE)]
+    if by == "submit":
+        third = asyncio.create_task(desk.assign(view("c")))
+        await asyncio.sleep(0)
+        third.cancel()
+    elif by == "progress":
+        desk.progress(LegEvent("x", LegKind.DECODE, "d0", "done", 0.0))
+    elif by == "finish":
+        desk.finish(Outcome("x", End.COMPLETED, 200))
+    else:
+        desk.observe(Snapshot(0.0, ()))
+    assert (await first).route == ROUTE
+    with pytest.raises(Overloaded):
+        await second
+
+
+async def test_who_leaves_is_cancelled_and_frees_others() -> None:
+    script = Script()
+    desk = Desk(script, FakeClock())
+    first = asyncio.create_task(desk.assign(view("a")))
+    second = asyncio.create_task(desk.assign(view("b")))
+    await asyncio.sleep(0)
+    script.next = [Assign("b", ROUTE)]
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert (await second).route == ROUTE
+    assert script.calls == ["submit a", "submit b", "cancel a"]
+    assert desk.waiting == 0
+
+
+async def test_leaving_in_the_moment_of_the_decision_is_no_cancel() -> None:
+    script = Script()
+    desk = Desk(script, FakeClock())
+    task = asyncio.create_task(desk.assign(view("a")))
+    await asyncio.sleep(0)
+    script.next = [Assign("a", ROUTE)]
+    desk.observe(Snapshot(0.0, ()))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "cancel a" not in script.calls
+
+
+async def test_the_timer_ticks_when_it_is_due() -> None:
+    script = Script()
+    clock = SystemClock()
+    desk = Desk(script, clock)
+    script.due = clock.now_s() + 0.01
+    script.on_tick = lambda: script.next.append(Assign("a", ROUTE))
+    task = asyncio.create_task(desk.assign(view("a")))
+    assert (await asyncio.wait_for(task, 20)).route == ROUTE
+    assert script.calls == ["submit a", "tick"]
+
+
+async def test_an_earlier_deadline_replaces_a_later_one() -> None:
+    script = Script()
+    clock = SystemClock()
+    desk = Desk(script, clock)
+    script.due = clock.now_s() + 1000.0
+    desk.observe(Snapshot(0.0, ()))
+    ticked = asyncio.Event()
+    script.on_tick = ticked.set
+    script.due = clock.now_s() - 1.0
+    desk.observe(Snapshot(0.0, ()))
+    await asyncio.wait_for(ticked.wait(), 20)
+    script.due = clock.now_s() + 1000.0
+    desk.observe(Snapshot(0.0, ()))
+    desk.close()
