@@ -7,15 +7,15 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 
 from orchestrator import __version__
 from orchestrator.clock import Clock
 from orchestrator.core.address import join_host_port, split_http_url
 from orchestrator.core.contracts import Scheduler
-from orchestrator.core.types import End, Outcome, PathKind
+from orchestrator.core.types import End, Endpoint, Outcome, PathKind, Snapshot
 from orchestrator.engines.base import HttpCall
-from orchestrator.errors import NotServed, RequestError, WrongMethod
+from orchestrator.errors import NoCapacity, NotServed, RequestError, WrongMethod
 from orchestrator.router import dispatch, local, replies, road
 from orchestrator.router.ask import TooLong, ask
 from orchestrator.router.desk import Desk
@@ -81,7 +81,7 @@ class RouterApp:
         self._loop = asyncio.get_running_loop()
         self._lives: set[asyncio.Task[None]] = set()
         self._hang_ups: set[asyncio.Task[None]] = set()
-        self._places: dict[str, road.Place] = {}
+        self._places: dict[str, tuple[Endpoint, road.Place]] = {}
         self.units: set[Unit] = set()
         self._desk = Desk(scheduler, clock)
         settings = Settings.of(plan, policy_headers)
@@ -190,46 +190,44 @@ class RouterApp:
         )
 
     def _place(self, endpoint_id: str) -> road.Place:
-        place = self._places.get(endpoint_id)
-        if place is None:
-            endpoint = self._registry.get(endpoint_id)
-            if endpoint is None:
-                raise KeyError(endpoint_id)
-            host, port = split_http_url(endpoint.url)
-            engine = self._registry.engine(endpoint_id)
-            place = road.Place(
-                host=host,
-                port=port,
-                authority=join_host_port(host, port),
-                idle_s=float(endpoint.facts.get("idle_s", engine.idle_s)),
-                engine=engine,
-            )
-            self._places[endpoint_id] = place
+        """Where an endpoint is; where it was last, if a reload has removed it meanwhile."""
+        endpoint = self._registry.get(endpoint_id)
+        known = self._places.get(endpoint_id)
+        if known is not None and (endpoint is None or endpoint is known[0]):
+            return known[1]
+        if endpoint is None:
+            raise NoCapacity(f"the endpoint {endpoint_id} has been removed", reason="endpoint-removed")
+        host, port = split_http_url(endpoint.url)
+        engine = self._registry.engine(endpoint_id)
+        place = road.Place(
+            endpoint=endpoint_id,
+            host=host,
+            port=port,
+            authority=join_host_port(host, port),
+            idle_s=float(endpoint.facts.get("idle_s", engine.idle_s)),
+            engine=engine,
+        )
+        self._places[endpoint_id] = (endpoint, place)
         return place
 
-    def _hang_up(self, endpoint_id: str, call: HttpCall) -> None:
+    def _hang_up(self, place: road.Place, call: HttpCall) -> None:
         """Tell an engine that a leg is not wanted any more; nobody waits for the answer."""
-        task = self._loop.create_task(self._call(endpoint_id, call))
+        task = self._loop.create_task(self._call(place, call))
         self._hang_ups.add(task)
         task.add_done_callback(self._hang_ups.discard)
 
-    async def _call(self, endpoint_id: str, call: HttpCall) -> None:
-        endpoint = self._registry.get(endpoint_id)
-        if endpoint is None:
-            return
-        key = self._dispatch.settings.engine_key
+    async def _call(self, place: road.Place, call: HttpCall) -> None:
+        bounded = replace(call, timeout_s=min(call.timeout_s, HANG_UP_S))
         try:
-            await ask(self._pool, endpoint.url, replace(call, timeout_s=min(call.timeout_s, HANG_UP_S)), key)
+            await ask(self._pool, f"http://{place.authority}", bounded, self._dispatch.settings.engine_key)
         except (TimeoutError, WireError, TooLong) as error:
             # Its connection was closed in any case; the engine notices that too.
-            log.info("abort call failed", extra={"endpoint": endpoint_id, "why": str(error)})
+            log.info("abort call failed", extra={"endpoint": place.endpoint, "why": str(error)})
 
-    def _snapshot(self) -> Any:
+    def _snapshot(self) -> Snapshot:
         return self._registry.snapshot(self._clock.now_s())
 
     def _endpoints_changed(self) -> None:
-        for endpoint_id in [name for name in self._places if self._registry.get(name) is not None]:
-            del self._places[endpoint_id]
         self._desk.observe(self._snapshot())
 
     def _period_s(self) -> float:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from orchestrator.core.types import End, LegEvent, LegKind, PathKind
-from orchestrator.engines.base import Handoff, HandoffFailed, Leg
-from orchestrator.errors import LegFailed, NoCapacity, RequestError, StageDeadline
+from orchestrator.engines.base import HandoffFailed, Leg
+from orchestrator.errors import LegFailed, NoCapacity, RequestError
 from orchestrator.router.answer import Answer
-from orchestrator.router.legs import Call
+from orchestrator.router.legs import Call, Item, leg_name
 from orchestrator.router.record import Record
-from orchestrator.router.road import Road
+from orchestrator.router.road import Place, Road
+from orchestrator.router.stages import overdue
 from orchestrator.router.stream import Stream, Usage, unfinished, usage
-from orchestrator.topology.plan import Timeouts
 from orchestrator.wire.client import ConnectError, Connection, Progress, WireError, request_head
 from orchestrator.wire.exchange import Exchange
 
@@ -26,24 +25,6 @@ NEEDS_DONE = frozenset((PathKind.CHAT, PathKind.COMPLETION, PathKind.GENERATE))
 
 LATE_LEG_S = 10.0
 """How long a leg may still answer once the client has everything; then it is aborted."""
-
-
-@dataclass(slots=True)
-class Item:
-    """One hand-off of the unit.
-
-    `merges`: the client's answer is made of both legs' bodies, kept here until both are there. `begun`:
-    its relayed leg is generating, `done`: has ended well. `fed_s`: when its other leg answered.
-    """
-
-    machine: Handoff
-    merges: bool = False
-    prefill_body: bytes | None = None
-    relayed: tuple[Call, bytes] | None = None
-    fed_s: float = 0.0
-    begun: bool = False
-    done: bool = False
-    usage: Usage = field(default_factory=Usage)
 
 
 class Unit:
@@ -59,7 +40,6 @@ class Unit:
         self._record = record
         self._answer = answer
         self._items = items
-        self._started_s = road.clock.now_s()
         self._calls: dict[Call, None] = {}
         self._due: list[tuple[int, Leg]] = []
         self._failure: RequestError | None = None
@@ -105,29 +85,29 @@ class Unit:
         """Connect all legs that are due, then send them: a dead peer is found before anything runs."""
         road = self._road
         due, self._due = self._due, []
-        ready: list[Connection] = []
+        ready: list[tuple[Place, Connection]] = []
         try:
             for _, leg in due:
                 place = road.place(leg.endpoint)
                 connection = road.pool.take(place.host, place.port)
                 if connection is None:
                     connection = await road.pool.acquire(place.host, place.port, place.idle_s)
-                ready.append(connection)
+                ready.append((place, connection))
         except ConnectError as error:
             road.trouble(leg.endpoint, error)
             road.counts.leg_done(leg.kind, leg.endpoint, error.reason)
             self.safe_to_repeat = True
-            self._fail(LegFailed(f"{_name(leg)}: {error}", reason=error.reason), leg.endpoint)
+            self._fail(LegFailed(f"{leg_name(leg)}: {error}", reason=error.reason), leg.endpoint)
         finally:
             # Cancelled, failed, or another leg has failed meanwhile.
             if len(ready) < len(due) or self._failure is not None:
-                for connection in ready:
+                for _, connection in ready:
                     connection.unused()
         if self._failure is None:
-            for (item, leg), connection in zip(due, ready, strict=True):
-                self._send(item, leg, connection)
+            for (item, leg), (place, connection) in zip(due, ready, strict=True):
+                self._send(item, leg, place, connection)
 
-    def _send(self, item: int, leg: Leg, connection: Connection) -> None:
+    def _send(self, item: int, leg: Leg, place: Place, connection: Connection) -> None:
         road = self._road
         now_s = road.clock.now_s()
         headers = [*leg.headers]
@@ -135,10 +115,9 @@ class Unit:
             headers.append(("content-type", "application/json"))
         if road.key is not None:
             headers.append(("authorization", f"Bearer {road.key}"))
-        authority = road.place(leg.endpoint).authority
-        call = Call(self, item, leg, connection, now_s)
+        call = Call(self, item, leg, place, connection, now_s)
         self._calls[call] = None
-        head = request_head("POST", leg.path, authority, headers, sum(map(len, leg.body)))
+        head = request_head("POST", leg.path, place.authority, headers, sum(map(len, leg.body)))
         connection.send(head, leg.body, call)
         if leg.relay and self.exchange.paused:
             connection.pause()
@@ -177,8 +156,8 @@ class Unit:
         if stream.refused is not None:
             self._end(call, stream.refused)
         elif stream.engine_error is not None:
-            engine = self._road.place(call.leg.endpoint).engine
-            self._end(call, engine.map_error(stream.engine_error.status, stream.engine_error.body))
+            told = stream.engine_error
+            self._end(call, call.place.engine.map_error(told.status, told.body))
 
     def stream_ended(self, call: Call, stream: Stream) -> None:
         """The relayed stream is over: complete, or cut short without saying so."""
@@ -186,7 +165,7 @@ class Unit:
             return
         complete = stream.done or (stream.begun and self._record.kind not in NEEDS_DONE)
         if not complete:
-            message = f"{_name(call.leg)}: the engine ended its stream before it was complete"
+            message = f"{leg_name(call.leg)}: the engine ended its stream before it was complete"
             self._end(call, LegFailed(message, reason="stream-truncated"))
             return
         if stream.ended_badly():
@@ -201,7 +180,7 @@ class Unit:
             self._stepped(call, body)
             return
         if call.status >= 400:
-            self._end(call, self._road.place(leg.endpoint).engine.map_error(call.status, body))
+            self._end(call, call.place.engine.map_error(call.status, body))
             return
         hidden = unfinished(body)
         if hidden is not None:
@@ -225,7 +204,7 @@ class Unit:
         self._road.trouble(call.leg.endpoint, error)
         if isinstance(error, WireError) and error.progress is Progress.NOTHING_SENT:
             self.safe_to_repeat = True
-        self._end(call, LegFailed(f"{_name(call.leg)}: {error}", reason=reason))
+        self._end(call, LegFailed(f"{leg_name(call.leg)}: {error}", reason=reason))
 
     # -- what follows from it
 
@@ -263,9 +242,8 @@ class Unit:
             return
         call, body = item.relayed
         item.relayed = None
-        engine = self._road.place(call.leg.endpoint).engine
         try:
-            merged = engine.merge(self._record.kind, item.prefill_body, body)
+            merged = call.place.engine.merge(self._record.kind, item.prefill_body, body)
         except LegFailed as error:
             self._fail(error, call.leg.endpoint)
             return
@@ -286,11 +264,12 @@ class Unit:
         self._drop(call, "ok")
         if not all(one.done for one in self._items):
             return
-        self._over_s = self._record.ended_s = self._road.clock.now_s()
         try:
             self._answer.end()
         except LegFailed as error:
             self._fail(error, call.leg.endpoint)
+            return
+        self._over_s = self._record.ended_s = self._road.clock.now_s()
         self._nudge()
 
     def _end(self, call: Call, error: RequestError) -> None:
@@ -323,9 +302,9 @@ class Unit:
         road = self._road
         for call in tuple(self._calls):
             self._drop(call, "aborted")
-            hang_up = road.place(call.leg.endpoint).engine.abort(call.leg)
+            hang_up = call.place.engine.abort(call.leg)
             if hang_up is not None:
-                road.hang_up(call.leg.endpoint, hang_up)
+                road.hang_up(call.place, hang_up)
 
     # -- time
 
@@ -336,35 +315,11 @@ class Unit:
                 self._abort()
                 self._nudge()
             return
-        timeouts = self._road.timeouts
-        if now_s - self._record.arrived_s > timeouts.total_s:
-            self._late("total", timeouts.total_s, None)
-            return
-        for call in tuple(self._calls):
-            stage, since_s, limit_s = self._stage_of(call, timeouts, now_s)
-            if now_s - since_s > limit_s:
-                self._late(stage, limit_s, call)
-                return
-
-    def _stage_of(self, call: Call, timeouts: Timeouts, now_s: float) -> tuple[str, float, float]:
-        """The stage a call is in, since when, and how long that may take."""
-        item = self._items[call.item]
-        if not call.leg.relay:
-            return "prefill", now_s if item.begun else call.sent_s, timeouts.prefill_s
-        if call.last_s is not None:
-            paused = self.exchange.paused
-            return "inter_token", now_s if paused else call.last_s, timeouts.inter_token_s
-        feeding = any(other.item == call.item and not other.leg.relay for other in self._calls)
-        if feeding or not call.leg.stream:
-            # Bounded by the other leg's deadline, or, with nothing to see before the end, by the total.
-            return "first_token", now_s, timeouts.first_token_s
-        return "first_token", max(call.sent_s, item.fed_s), timeouts.first_token_s
-
-    def _late(self, stage: str, limit_s: float, call: Call | None) -> None:
-        who = "the request" if call is None else _name(call.leg)
-        message = f"{who} was not done with stage `{stage}` within {limit_s:g} s"
-        error = StageDeadline(message, reason=f"{stage.replace('_', '-')}-deadline")
-        self._fail(error, None if call is None else call.leg.endpoint)
+        late = overdue(
+            self._calls, self._items, self._record, self.exchange.paused, self._road.timeouts, now_s
+        )
+        if late is not None:
+            self._fail(late.error, late.endpoint)
 
     def _pause(self) -> None:
         for call in self._calls:
@@ -396,7 +351,3 @@ class Unit:
         """Wake the request's task."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
-
-
-def _name(leg: Leg) -> str:
-    return f"the {leg.kind} leg on {leg.endpoint}"

@@ -10,8 +10,8 @@ from orchestrator.engines.splice import JsonBody
 from orchestrator.errors import NoCapacity
 from orchestrator.router import replies
 from orchestrator.router.answer import Answer, Merged, Single
-from orchestrator.router.forward import Item
 from orchestrator.router.intake import Ask
+from orchestrator.router.legs import Item
 from orchestrator.router.offers import Registry
 from orchestrator.router.record import Record
 from orchestrator.wire.exchange import Exchange

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.engines.base import Leg
+from orchestrator.engines.base import Handoff, Leg
 from orchestrator.router.replies import Headers
-from orchestrator.router.stream import Stream
+from orchestrator.router.road import Place
+from orchestrator.router.stream import Stream, Usage
 from orchestrator.wire.client import Connection
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -48,17 +50,20 @@ class Call:
     """
 
     __slots__ = (
-        "_over", "_parts", "_size", "_unit", "connection", "headers", "item", "last_s", "leg", "sent_s",
-        "status", "stream",
+        "_over", "_parts", "_size", "_unit", "connection", "headers", "item", "last_s", "leg", "place",
+        "sent_s", "status", "stream",
     )  # fmt: skip
 
-    def __init__(self, unit: Hears, item: int, leg: Leg, connection: Connection, now_s: float) -> None:
+    def __init__(
+        self, unit: Hears, item: int, leg: Leg, place: Place, connection: Connection, now_s: float
+    ) -> None:
         self._unit = unit
         self._parts: list[bytes] = []
         self._size = 0
         self._over = False
         self.item = item
         self.leg = leg
+        self.place = place
         self.connection = connection
         self.sent_s = now_s
         self.last_s: float | None = None
@@ -114,3 +119,26 @@ class Call:
         """The connection failed."""
         self._over = True
         self._unit.dropped(self, error)
+
+
+@dataclass(slots=True)
+class Item:
+    """One hand-off of the unit.
+
+    `merges`: the client's answer is made of both legs' bodies, kept here until both are there. `begun`:
+    its relayed leg is generating, `done`: has ended well. `fed_s`: when its other leg answered.
+    """
+
+    machine: Handoff
+    merges: bool = False
+    prefill_body: bytes | None = None
+    relayed: tuple[Call, bytes] | None = None
+    fed_s: float = 0.0
+    begun: bool = False
+    done: bool = False
+    usage: Usage = field(default_factory=Usage)
+
+
+def leg_name(leg: Leg) -> str:
+    """The leg as people call it."""
+    return f"the {leg.kind} leg on {leg.endpoint}"

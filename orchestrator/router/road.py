@@ -35,6 +35,7 @@ class Counts(Protocol):
 class Place:
     """Where an endpoint's legs go: its address, how long connections keep, and its adapter."""
 
+    endpoint: str
     host: str
     port: int
     authority: str
@@ -46,9 +47,9 @@ class Place:
 class Road:
     """What every unit shares.
 
-    `place` finds an endpoint's Place; `progress` tells the scheduler; `hang_up` performs an engine's abort
-    call and forgets it; `trouble` tells the registry that an endpoint failed below HTTP. `key` is the
-    engines' API key.
+    `place` finds an endpoint's Place, or raises NoCapacity; `progress` tells the scheduler; `hang_up`
+    performs an engine's abort call and forgets it; `trouble` tells the registry that an endpoint failed
+    below HTTP. `key` is the engines' API key.
     """
 
     pool: Pool
@@ -57,7 +58,7 @@ class Road:
     counts: Counts
     place: Callable[[str], Place]
     progress: Callable[[LegEvent], None]
-    hang_up: Callable[[str, HttpCall], None]
+    hang_up: Callable[[Place, HttpCall], None]
     trouble: Callable[[str, BaseException], None]
     watch: set[Unit]
     key: str | None

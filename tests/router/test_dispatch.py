@@ -415,6 +415,16 @@ async def test_case_23_streams_of_a_batch_are_interleaved(make: Make, chained: b
     assert reply.body.count(b"[DONE]") == reply.body.count(b"usage") == 1
 
 
+async def test_parts_that_cannot_be_merged_are_an_error(make: Make) -> None:
+    rig = await split_rig(make)
+    rig.engines["d0"].script = answers(200, b'{"no":"choices"}')
+    reply = await rig.ask(PATH, {"model": "m", "prompt": ["a", "b"]})
+    assert (reply.status, reply.error["code"]) == (502, "bad-answer")
+    rig.engines["d0"].script = streams(b'data: {"no":"choices"}\n\n', DONE)
+    reply = await rig.ask(PATH, {"model": "m", "prompt": ["a", "b"], "stream": True})
+    assert (reply.status, reply.error["code"]) == (502, "bad-answer")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_part_that_fails_before_the_first_byte_fails_the_whole(make: Make, stream: bool) -> None:
     rig = await split_rig(make)

@@ -1,4 +1,4 @@
-"""Legs as one unit: relays, failures, deadlines, leaving clients (legs, road, record, answer)."""
+"""Legs as one unit: relays, failures, deadlines, leaving clients (legs, road, stages, record, answer)."""
 
 from __future__ import annotations
 
