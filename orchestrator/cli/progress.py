@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
@@ -64,16 +66,29 @@ def urls(status: Status) -> list[str]:
     return [status.url] if status.url else [i.url for i in status.instances]
 
 
+class Patient(Console):
+    """A console whose reader may leave: what is being started does not depend on who watches."""
+
+    def on_broken_pipe(self) -> None:
+        """Write to nowhere from now on, also what Python flushes at the end."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+
+
 class Progress:
     """Shows a deployment until it is settled, and what changes after that. A context manager.
 
     `err` takes the progress, so that `out` holds nothing but the URL once it is ready.
     """
 
-    def __init__(self, out: Console, err: Console) -> None:
-        self._out, self._err = out, err
+    def __init__(self, out: Console | None = None, err: Console | None = None) -> None:
+        self._out = out or Patient(highlight=False, soft_wrap=True)
+        self._err = err = err or Patient(stderr=True, highlight=False, soft_wrap=True)
         self._live = Live(console=err, auto_refresh=False, transient=True) if err.is_terminal else None
         self._last: Status | None = None
+        self._since_s: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -89,16 +104,12 @@ class Progress:
     def show(self, status: Status) -> None:
         """How things stand now."""
         before, self._last = self._last, status
-        try:
-            for line in self._changes(before, status):
-                self._err.print(line)
-            if before is None or before.phase is not status.phase:
-                self._phase(before, status)
-            if self._live is not None:
-                self._live.update(_table(status), refresh=True)
-        except BrokenPipeError:
-            # Whoever watched has left; what is being started does not depend on it.
-            self._live = None
+        for line in self._changes(before, status):
+            self._err.print(line)
+        if before is None or before.phase is not status.phase:
+            self._phase(before, status)
+        if self._live is not None:
+            self._live.update(_table(status), refresh=True)
 
     def say(self, text: str) -> None:
         """One sentence for the operator."""
@@ -107,15 +118,18 @@ class Progress:
     def _changes(self, before: Status | None, status: Status) -> Iterator[Text]:
         """A line for each instance whose state is another one than before."""
         known = {i.name: i for i in before.instances} if before else {}
+        now_s = time.monotonic()
         for i in status.instances:
             old = known.get(i.name)
-            same = old is not None and (old.state, old.incarnation) == (i.state, i.incarnation)
-            if same or i.state is State.PENDING:
+            if old is not None and (old.state, old.incarnation) == (i.state, i.incarnation):
+                continue
+            entered_s = now_s - i.since_s
+            spent_s = entered_s - self._since_s.get(i.name, entered_s)
+            self._since_s[i.name] = entered_s
+            if i.state is State.PENDING:
                 continue
             why = i.last_error if i.state in (State.BACKOFF, State.FATAL) else ""
-            took = (
-                f" after {brief_s(old.since_s)}" if old is not None and old.state is not State.PENDING else ""
-            )
+            took = f" after {brief_s(spent_s)}" if old is not None and old.state is not State.PENDING else ""
             yield Text.assemble(
                 f"{i.name:<16} ", (i.state.name, STYLES.get(i.state, "")), took, f": {why}" if why else ""
             )

@@ -11,11 +11,12 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, err, load_plan, out
+from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, err, load_plan
 from orchestrator.cli.progress import Progress, columns, ps_rows
+from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError, TopologyError
 from orchestrator.launch import logs as log_files
-from orchestrator.launch import session
+from orchestrator.launch import report
 from orchestrator.launch.paths import StateDir
 from orchestrator.launch.status import Phase, Status, ps_object
 from orchestrator.topology.load import draft
@@ -100,9 +101,12 @@ def up(
     In the foreground, Ctrl-C drains and stops everything, a second one kills. What an earlier controller
     left running is adopted; only what differs is started anew.
     """
+    # Here and not above: it loads an HTTP client that no other command needs.
+    from orchestrator.launch import session
+
     plan = load_plan(topology, overrides)
     on = f"it goes on without us; see `pdctl ps {topology}`, or stop it with `pdctl down {topology}`"
-    with Progress(out, err) as progress:
+    with Progress() as progress:
         begin = session.up_detached if detach else session.up_foreground
         status = _waited(begin(plan, progress, timeout), on)
     if detach and status.phase is not Phase.READY:
@@ -117,8 +121,10 @@ def down(
     force: Annotated[bool, typer.Option("--force", help="Kill at once, without a drain.")] = False,
 ) -> None:
     """Drain and stop everything, also when the controller is dead; leave no process behind."""
+    from orchestrator.launch import session
+
     state = _state(topology, overrides)
-    with Progress(out, err) as progress:
+    with Progress() as progress:
         found = _waited(
             session.down(state, progress, force=force), "the stop goes on; `pdctl down --force` kills"
         )
@@ -136,7 +142,7 @@ def ps(
 ) -> None:
     """Show every instance: its state, process, restarts and last error."""
     state = _state(topology, overrides)
-    status = asyncio.run(session.status(state))
+    status = asyncio.run(report.status(state))
     if as_json:
         typer.echo(json.dumps([ps_object(i) for i in status.instances], indent=2))
     elif status.instances:
@@ -169,8 +175,8 @@ def logs(
 ) -> None:
     """Print the last lines of one log, or of all with the instance's name before each line."""
     state = _state(topology, overrides)
-    files = session.log_files(state, instance)
-    secrets = session.secrets(state)
+    files = report.log_files(state, instance)
+    secrets = report.secrets(state)
     width = max(len(name) for name, _ in files)
 
     def put(name: str, line: str) -> None:
@@ -199,10 +205,12 @@ def restart(
     timeout: Timeout = None,
 ) -> None:
     """Drain and restart one instance, or all, one after the other."""
+    from orchestrator.launch import session
+
     state = _state(topology, overrides)
-    with Progress(out, err) as progress:
+    with Progress() as progress:
         names = [instance] if instance is not None else []
-        status = _waited(
-            session.restart(state, names, progress, timeout), "the restart goes on; see `pdctl ps`"
-        )
-    _exit(status)
+        status = _waited(session.restart(state, names, progress, timeout), "it goes on; see `pdctl ps`")
+    # Of one that was named, not what else may be down.
+    if not any(i.name == instance and i.state is State.READY for i in status.instances):
+        _exit(status)

@@ -1,25 +1,20 @@
-"""The control socket: how a `pdctl` command speaks with the controller, one JSON object per line."""
+"""The control socket as its clients see it: how a `pdctl` command speaks with the controller.
+
+One connection per request: a JSON object in one line goes out, one comes back; `follow` gets many.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import os
-import socket
-import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from orchestrator.errors import LaunchError
 from orchestrator.fabric import unix
 from orchestrator.launch.paths import StateDir, controller_pid
 from orchestrator.launch.status import Status, parse_status
-from orchestrator.launch.supervisor import Supervisor
-from orchestrator.topology.plan import parse
-
-log = logging.getLogger(__name__)
 
 PROTOCOL = 1
 """Number of the protocol; a controller of another pdctl version refuses politely."""
@@ -29,96 +24,6 @@ ANSWER_S = 30.0
 CONNECT_S = 10.0
 """How long a controller that holds the lock may take to listen: it adopts what lives first."""
 POLL_S = 0.05
-
-
-class Server:
-    """The controller's end. Only processes of the same user (and root) are answered."""
-
-    def __init__(self, supervisor: Supervisor, state: StateDir) -> None:
-        self._supervisor = supervisor
-        self._state = state
-        self._server: asyncio.Server | None = None
-        self._talks: set[asyncio.Task[None]] = set()
-
-    async def start(self) -> None:
-        """Listen on `control.sock`."""
-        listener = unix.bind(self._state.control)
-        self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=MAX_LINE)
-
-    async def close(self) -> None:
-        """Stop listening, and let those who follow hear the end."""
-        if self._server is not None:
-            self._server.close()
-            self._state.control.unlink(missing_ok=True)
-        if self._talks:
-            await asyncio.wait(self._talks, timeout=1.0)
-        for talk in self._talks:
-            talk.cancel()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._talks.add(task)
-        try:
-            if _may_speak(writer):
-                # One request per connection.
-                await self._talk(await reader.readline(), writer)
-        except (OSError, ValueError) as error:
-            log.info("control: a client left or spoke nonsense: %s", error)
-        finally:
-            self._talks.discard(task)
-            writer.close()
-
-    async def _talk(self, line: bytes, writer: asyncio.StreamWriter) -> None:
-        if not line:
-            return
-        request = json.loads(line)
-        if request.get("op") == "follow":
-            async with aclosing(self._supervisor.watch()) as statuses:
-                async for status in statuses:
-                    await _write(writer, {"ok": True, "status": status.to_json()})
-            return
-        try:
-            answer = self._answer(request)
-        except LaunchError as error:
-            await _write(writer, {"ok": False, "error": error.message, "reason": error.reason})
-        else:
-            await _write(writer, {"ok": True, **answer})
-
-    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        supervisor = self._supervisor
-        if request.get("protocol") != PROTOCOL:
-            raise LaunchError(
-                f"the controller (pid {os.getpid()}) is of another pdctl version (it speaks protocol "
-                f"{PROTOCOL}); `kill -9 {os.getpid()}` and run `pdctl up` again: engines and router serve on "
-                "and are adopted",
-                reason="protocol",
-            )
-        match request.get("op"):
-            case "apply":
-                supervisor.apply(parse(str(request["plan"]).encode()))
-            case "restart":
-                supervisor.restart([str(n) for n in request["instances"]])
-            case "stop":
-                supervisor.begin_stop(force=bool(request["force"]))
-            case "status":
-                return {"status": supervisor.status().to_json()}
-            case other:
-                raise LaunchError(f"the controller knows no {other!r}", reason="protocol")
-        return {}
-
-
-def _may_speak(writer: asyncio.StreamWriter) -> bool:
-    """Whether the peer is this user or root; the socket's mode says so too, this says it again."""
-    peer: socket.socket = writer.get_extra_info("socket")
-    size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return uid in (0, os.geteuid())
-
-
-async def _write(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
-    writer.write(json.dumps(message).encode() + b"\n")
-    await writer.drain()
 
 
 async def _open(state: StateDir) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
@@ -150,7 +55,8 @@ async def _asked(state: StateDir, op: str, **arguments: Any) -> AsyncIterator[as
         await asyncio.sleep(POLL_S)
     reader, writer = connection
     try:
-        await _write(writer, {"op": op, "protocol": PROTOCOL, **arguments})
+        writer.write(json.dumps({"op": op, "protocol": PROTOCOL, **arguments}).encode() + b"\n")
+        await writer.drain()
         yield reader
     finally:
         writer.close()

@@ -12,7 +12,8 @@ from random import Random
 
 from orchestrator.clock import SystemClock
 from orchestrator.errors import LaunchError
-from orchestrator.launch import control, logs
+from orchestrator.launch import logs
+from orchestrator.launch.control_server import Server
 from orchestrator.launch.keeper import Shell, Tuning
 from orchestrator.launch.local import LocalLauncher
 from orchestrator.launch.paths import Lock, StateDir
@@ -63,7 +64,7 @@ async def controller(state: StateDir, lock: Lock, tuning: Tuning | None = None) 
                 tuning=tuning or Tuning(),
             )
             supervisor = Supervisor(shell)
-            server = control.Server(supervisor, state)
+            server = Server(supervisor, state)
             try:
                 await supervisor.recover()
                 await server.start()

@@ -1,4 +1,4 @@
-"""What `pdctl up`, `down`, `ps` and `restart` do, told to a view; no terminal in here."""
+"""What `pdctl up`, `down` and `restart` do, told to a view; no terminal in here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import Protocol
 
 from orchestrator.core.lifecycle import State
@@ -19,12 +18,11 @@ from orchestrator.launch import control, logs
 from orchestrator.launch.controller import controller, signals_stop
 from orchestrator.launch.local import LocalLauncher
 from orchestrator.launch.paths import Lock, StateDir, controller_pid
-from orchestrator.launch.process import MARK, MARK_DIGEST, alive, boot_id
-from orchestrator.launch.state import Record, read_records
-from orchestrator.launch.status import InstanceStatus, Phase, Status, parse_status
-from orchestrator.launch.supervisor import UNWATCHED, Supervisor
-from orchestrator.launch.unit import ROUTER, secrets_of
-from orchestrator.topology.plan import Plan, dump, parse
+from orchestrator.launch.process import MARK, MARK_DIGEST, Identity, alive, identify
+from orchestrator.launch.status import Phase, Status
+from orchestrator.launch.supervisor import Supervisor
+from orchestrator.launch.unit import ROUTER
+from orchestrator.topology.plan import Plan, dump
 
 START_S = 20.0
 """How long a detached controller may take to take its lock; a cold interpreter takes a second or two."""
@@ -158,9 +156,12 @@ def _spawn_controller(state: StateDir) -> tuple[subprocess.Popen[bytes], int]:
 async def down(state: StateDir, view: View, *, force: bool = False) -> bool:
     """Stop everything and return when no process is left; False if there was none. With a controller or
     without: what a dead one left is found by record and marker."""
-    if controller_pid(state) is not None:
+    pid = controller_pid(state)
+    if pid is not None:
+        process = identify(pid)
         await control.call(state, "stop", force=force)
-        return await _see_off(state, view)
+        await _see_off(state, view, process)
+        return True
     if not state.root.exists() and not LocalLauncher(state).find():
         return False
     state.create()
@@ -178,80 +179,22 @@ async def down(state: StateDir, view: View, *, force: bool = False) -> bool:
     return found
 
 
-async def _see_off(state: StateDir, view: View) -> bool:
-    """Show how the controller stops everything, until it has ended itself."""
+async def _see_off(state: StateDir, view: View, process: Identity | None) -> None:
+    """Show how the controller stops everything, until it (`process`) has ended itself."""
     async with aclosing(control.follow(state)) as statuses:
         async for status in statuses:
             view.show(status)
     give_up_s = time.monotonic() + GONE_S
-    while (pid := controller_pid(state)) is not None:
+    while controller_pid(state) is not None or (process is not None and alive(process)):
         if time.monotonic() > give_up_s:
             raise LaunchError(
-                f"the controller (pid {pid}) does not end; see {state.log('controller')}",
+                f"all is stopped, but the controller does not end; see {state.log('controller')}",
                 reason="controller-mute",
             )
         await asyncio.sleep(POLL_S)
-    return True
 
 
 async def restart(state: StateDir, names: Sequence[str], view: View, timeout_s: float | None) -> Status:
     """Replace the units `names` (all if empty) one by one, and return how things stand then."""
     await control.call(state, "restart", instances=list(names))
     return await _until_settled(state, view, timeout_s)
-
-
-async def status(state: StateDir) -> Status:
-    """How things stand, from the controller; without one, from its records and the process table."""
-    if controller_pid(state) is not None:
-        return parse_status((await control.call(state, "status"))["status"])
-    boot, now_s = boot_id(), time.time()
-    found = (_unwatched(state, r, boot, now_s) for r in read_records(state.db).values())
-    instances = tuple(i for i in found if i is not None)
-    return Status(Phase.UNWATCHED if instances else Phase.STOPPED, instances=instances)
-
-
-def _unwatched(state: StateDir, record: Record, boot: str, now_s: float) -> InstanceStatus | None:
-    """One unit without a controller; None if it was stopped on purpose."""
-    identity = record.identity(boot)
-    lives = identity is not None and alive(identity)
-    if not lives and record.state is State.STOPPED and record.last_error != UNWATCHED:
-        return None
-    failed = record.state is State.FATAL
-    return InstanceStatus(
-        name=record.name,
-        pool=record.pool,
-        role=record.role,
-        state=record.state if lives or failed else State.STOPPED,
-        url=record.url,
-        ports=dict(record.ports),
-        log=str(state.log(record.name)),
-        pid=record.pid if lives else None,
-        uptime_s=now_s - record.started_s if lives and record.started_s else None,
-        since_s=max(0.0, now_s - record.changed_s),
-        restarts=record.restarts,
-        incarnation=record.incarnation,
-        exit_code=record.exit_code,
-        last_error=record.last_error if lives or failed else UNWATCHED,
-    )
-
-
-def secrets(state: StateDir) -> frozenset[str]:
-    """The secrets of the plan in `state`, to be struck out of what is shown; none if there is no plan."""
-    try:
-        return secrets_of(parse(state.plan.read_bytes()))
-    except (FileNotFoundError, ValueError):
-        return frozenset()
-
-
-def log_files(state: StateDir, name: str | None) -> list[tuple[str, Path]]:
-    """(name, path) of the log of one unit (or `controller`), or of all units. Raises LaunchError."""
-    known = {path.stem: path for path in sorted(state.logs.glob("*.log"))}
-    if name is not None:
-        if name not in known:
-            shown = ", ".join(known) or "none yet"
-            raise LaunchError(f"no log of {name!r} in {state.logs}; there are: {shown}", reason="no-instance")
-        return [(name, known[name])]
-    units = [(n, path) for n, path in known.items() if n != "controller"]
-    if not units:
-        raise LaunchError(f"no logs in {state.logs}; was it ever up?", reason="no-instance")
-    return units

@@ -9,6 +9,9 @@ from typing import Any
 
 from orchestrator.core.lifecycle import State
 
+UNWATCHED = "it ended while no controller was watching"
+"""The last error of a unit that was found dead, and of which nothing more is known."""
+
 
 class Phase(StrEnum):
     """How the whole deployment stands."""

@@ -17,13 +17,11 @@ from orchestrator.launch.fleet import Fleet
 from orchestrator.launch.keeper import Keeper, Shell
 from orchestrator.launch.process import Mark, alive, boot_id
 from orchestrator.launch.reconcile import Current, Target, reconcile
-from orchestrator.launch.status import Phase, Status
+from orchestrator.launch.status import UNWATCHED, Phase, Status
 from orchestrator.launch.unit import ROUTER, Unit, secrets_of, units_of
 from orchestrator.topology.plan import Plan, dump, parse
 
 log = logging.getLogger(__name__)
-
-UNWATCHED = "it ended while no controller was watching"
 
 _MOVING = frozenset({State.PENDING, State.STARTING, State.BACKOFF, State.DRAINING, State.STOPPING})
 

@@ -32,7 +32,7 @@ def launcher(bench: Any) -> LocalLauncher:
     return LocalLauncher(bench.state)
 
 
-async def written(bench: Any, path: Path) -> list[int]:
+async def written(bench: Any, path: Any) -> list[int]:
     await bench.eventually(lambda: path.exists() and path.read_text())
     return list(map(int, path.read_text().split()))
 

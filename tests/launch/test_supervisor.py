@@ -19,9 +19,9 @@ import pytest
 from orchestrator.core.lifecycle import State
 from orchestrator.engines.base import LogHint
 from orchestrator.errors import LaunchError
+from orchestrator.launch import report
 from orchestrator.launch.local import LocalLauncher
 from orchestrator.launch.process import identify
-from orchestrator.launch.session import status as session_status
 from orchestrator.launch.state import read_records
 from orchestrator.launch.status import Phase, Status
 from orchestrator.launch.testing import word
@@ -72,7 +72,7 @@ async def test_controller_killed_engines_serve_on_and_are_adopted(bench: Any) ->
         supervisor.apply(plan)
         before = pids(await bench.until(supervisor, Phase.READY))
     bench.kill9(before["d0"])
-    offline = await session_status(bench.state)
+    offline = await report.status(bench.state)
     assert offline.phase is Phase.UNWATCHED
     by_name = {i.name: i for i in offline.instances}
     assert (by_name["p0"].state, by_name["p0"].pid) == (State.READY, before["p0"])

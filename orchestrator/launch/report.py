@@ -1,0 +1,73 @@
+"""What `pdctl ps` and `logs` read: how a deployment stands, with a controller or without, and its logs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from orchestrator.core.lifecycle import State
+from orchestrator.errors import LaunchError
+from orchestrator.launch import control
+from orchestrator.launch.paths import StateDir, controller_pid
+from orchestrator.launch.process import alive, boot_id
+from orchestrator.launch.state import Record, read_records
+from orchestrator.launch.status import UNWATCHED, InstanceStatus, Phase, Status, parse_status
+from orchestrator.launch.unit import secrets_of
+from orchestrator.topology.plan import parse
+
+
+async def status(state: StateDir) -> Status:
+    """How things stand, from the controller; without one, from its records and the process table."""
+    if controller_pid(state) is not None:
+        return parse_status((await control.call(state, "status"))["status"])
+    boot, now_s = boot_id(), time.time()
+    found = (_unwatched(state, r, boot, now_s) for r in read_records(state.db).values())
+    instances = tuple(i for i in found if i is not None)
+    return Status(Phase.UNWATCHED if instances else Phase.STOPPED, instances=instances)
+
+
+def _unwatched(state: StateDir, record: Record, boot: str, now_s: float) -> InstanceStatus | None:
+    """One unit without a controller; None if it was stopped on purpose."""
+    identity = record.identity(boot)
+    lives = identity is not None and alive(identity)
+    if not lives and record.state is State.STOPPED and record.last_error != UNWATCHED:
+        return None
+    failed = record.state is State.FATAL
+    return InstanceStatus(
+        name=record.name,
+        pool=record.pool,
+        role=record.role,
+        state=record.state if lives or failed else State.STOPPED,
+        url=record.url,
+        ports=dict(record.ports),
+        log=str(state.log(record.name)),
+        pid=record.pid if lives else None,
+        uptime_s=now_s - record.started_s if lives and record.started_s else None,
+        since_s=max(0.0, now_s - record.changed_s),
+        restarts=record.restarts,
+        incarnation=record.incarnation,
+        exit_code=record.exit_code,
+        last_error=record.last_error if lives or failed else UNWATCHED,
+    )
+
+
+def secrets(state: StateDir) -> frozenset[str]:
+    """The secrets of the plan in `state`, to be struck out of what is shown; none if there is no plan."""
+    try:
+        return secrets_of(parse(state.plan.read_bytes()))
+    except (FileNotFoundError, ValueError):
+        return frozenset()
+
+
+def log_files(state: StateDir, name: str | None) -> list[tuple[str, Path]]:
+    """(name, path) of the log of one unit (or `controller`), or of all units. Raises LaunchError."""
+    known = {path.stem: path for path in sorted(state.logs.glob("*.log"))}
+    if name is not None:
+        if name not in known:
+            shown = ", ".join(known) or "none yet"
+            raise LaunchError(f"no log of {name!r} in {state.logs}; there are: {shown}", reason="no-instance")
+        return [(name, known[name])]
+    units = [(n, path) for n, path in known.items() if n != "controller"]
+    if not units:
+        raise LaunchError(f"no logs in {state.logs}; was it ever up?", reason="no-instance")
+    return units

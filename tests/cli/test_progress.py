@@ -1,0 +1,112 @@
+"""Progress as lines, as a live table, and the report of what failed."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from orchestrator.cli.progress import Progress, brief_s, columns, failures, ps_rows
+from orchestrator.core.lifecycle import State
+from orchestrator.launch.status import InstanceStatus, Phase, Status
+
+ONE = InstanceStatus(
+    name="p0", pool="prefill", role="prefill", state=State.STARTING, url="http://e", ports={}, log="/l/p0.log"
+)
+
+
+def status(phase: Phase, *instances: InstanceStatus, **changes: str) -> Status:
+    return Status(phase, url="http://r", instances=instances, **changes)
+
+
+def run(*statuses: Status, terminal: bool = False) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    consoles = [Console(file=f, force_terminal=terminal, width=100, soft_wrap=True) for f in (out, err)]
+    with Progress(*consoles) as progress:
+        for each in statuses:
+            progress.show(each)
+    return out.getvalue(), err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0.0s"),
+        (4.24, "4.2s"),
+        (59.9, "59s"),
+        (750, "12m30s"),
+        (18_120, "5h02m"),
+        (273_600, "3d04h"),
+    ],
+)
+def test_lengths_of_time(seconds: float, text: str) -> None:
+    assert brief_s(seconds) == text
+
+
+def test_each_change_is_a_line_and_only_the_url_is_on_stdout() -> None:
+    ready = replace(ONE, state=State.READY)
+    out, err = run(
+        status(Phase.WORKING, ONE),
+        status(Phase.WORKING, replace(ONE, since_s=1.0)),
+        status(Phase.READY, ready),
+        status(Phase.READY, ready),
+    )
+    assert out == "http://r\n"
+    assert [line.split()[:2] for line in err.splitlines()] == [["p0", "STARTING"], ["p0", "READY"]]
+
+
+def test_a_new_incarnation_in_the_same_state_is_a_change() -> None:
+    _, err = run(
+        status(Phase.WORKING, replace(ONE, incarnation=1)), status(Phase.WORKING, replace(ONE, incarnation=2))
+    )
+    assert err.count("STARTING") == 2
+
+
+def test_a_failure_says_why_and_where_to_look() -> None:
+    bad = replace(
+        ONE,
+        state=State.FATAL,
+        restarts=2,
+        last_error="exited with code 1 [bold] (do this)",
+        failure=("[red]boom", "second"),
+    )
+    out, err = run(status(Phase.FAILED, bad, problem="p0 did not become ready"))
+    assert out == ""
+    assert err.splitlines()[1:] == [
+        "p0 did not become ready",
+        "p0: FATAL after 2 restarts: exited with code 1 [bold] (do this)",
+        "  log: /l/p0.log",
+        "  | [red]boom",
+        "  | second",
+    ]
+
+
+def test_what_is_well_is_not_reported() -> None:
+    assert list(failures(status(Phase.FAILED, replace(ONE, state=State.READY)))) == []
+
+
+def test_without_a_router_every_engine_is_where_clients_go() -> None:
+    out, _ = run(Status(Phase.READY, instances=(ONE, replace(ONE, url="http://f"))))
+    assert out == "http://e\nhttp://f\n"
+
+
+def test_the_live_table_shows_state_time_and_last_line() -> None:
+    _, err = run(
+        status(
+            Phase.WORKING, replace(ONE, since_s=75.0, last_line="[80%] loading", detail="GET /ready: 503")
+        ),
+        terminal=True,
+    )
+    assert "INSTANCE" in err
+    assert "1m15s" in err
+    assert "[80%] loading  [GET /ready: 503]" in err
+
+
+def test_columns_are_never_cut() -> None:
+    long = replace(ONE, last_error="x" * 300, uptime_s=61.0, pid=5)
+    heading, row = columns(ps_rows([long]))
+    assert heading.index("STATE") == row.index("STARTING")
+    assert row.endswith("x" * 300)
+    assert "1m01s" in row
