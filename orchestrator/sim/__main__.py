@@ -21,7 +21,8 @@ async def _run(options: SimOptions) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run; 0 after a stop in good order, 2 for options that cannot work, 1 when a port is taken."""
+    """Run; 0 after a stop in good order, 1 when a port is taken, 2 for options that cannot work, 130 when
+    interrupted before it listens."""
     options = parse(argv, os.environ)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -29,6 +30,8 @@ def main(argv: Sequence[str]) -> int:
     except (BadFault, ValueError) as error:
         print(f"orchestrator.sim: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     except OSError as error:
         print(f"orchestrator.sim: cannot listen: {error}", file=sys.stderr)
         return 1

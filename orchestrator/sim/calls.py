@@ -146,9 +146,9 @@ def _openai(
 def _params(source: Mapping[str, Any], limit: Any, logprobs: int | None) -> Params:
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise BadCall(f"max_tokens must be at least 1, got {limit}.", "max_tokens")
-    stop = source.get("stop") or ()
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    if not all(isinstance(one, str) for one in stops):
+    stop = source.get("stop") or []
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list) or not all(isinstance(one, str) for one in stops):
         raise BadCall("stop must be a string or a list of strings", "stop")
     return Params(
         max_tokens=limit,

@@ -10,6 +10,7 @@ import orjson
 from orchestrator.sim import text
 from orchestrator.sim.calls import BadCall, Call, chat_call, completion_call, generate_call
 from orchestrator.sim.dialect import Routes, empty, limits, make_generations, model_card, read_json
+from orchestrator.sim.encode import sglang_routes
 from orchestrator.sim.generation import Generation
 from orchestrator.sim.host import Host, answer
 from orchestrator.sim.replies import Failure, Reply, Shape
@@ -20,6 +21,7 @@ from orchestrator.sim.sglang_shapes import ChatShape, CompletionShape, GenerateS
 from orchestrator.wire.exchange import Exchange
 
 PLAIN = ((b"content-type", b"text/plain; charset=utf-8"),)
+DEFAULT_BOOTSTRAP_PORT = 8998
 HEALTH_S = 1.0
 """The health probe generates a token and looks for it once a second."""
 
@@ -77,6 +79,8 @@ class SglangDialect:
             self.routes[("GET", path)] = lambda x: answer(x, 200, orjson.dumps(self._pages.model_info()))
         for path in ("/server_info", "/get_server_info"):
             self.routes[("GET", path)] = self._server_info
+        if options.role == "encode":
+            self.routes = sglang_routes(host)
 
     async def start(self) -> None:
         """The bootstrap server is there before the model is loaded."""
@@ -94,8 +98,8 @@ class SglangDialect:
         return {"bootstrap": self._prefill.bootstrap_port} if self._prefill is not None else {}
 
     def state(self) -> dict[str, Any]:
-        """Nothing beyond the engine's own."""
-        return {}
+        """A prefill engine's rooms."""
+        return {} if self._prefill is None else dict(self._prefill.state())
 
     def open_to_all(self, path: str) -> bool:
         """Probes and metrics need no key."""
@@ -151,7 +155,11 @@ class SglangDialect:
         reply = Reply(exchange, call, shape, host.engine, rids[0], host.created(), model)
         try:
             self._check(call)
+            for rid in rids:
+                if rid in self._calls or rid in host.engine.generations:
+                    raise Failure(400, f"Duplicate request ID detected: {rid}")
             rooms = self._rooms(call, rids)
+            addresses = self._addresses(call)
         except Failure as failure:
             reply.fail(failure)
             return
@@ -166,7 +174,7 @@ class SglangDialect:
             for gen in generations:
                 host.engine.admit(gen)
         else:
-            self._hand_off(call, generations, rooms)
+            self._hand_off(call.n, generations, rooms, addresses)
 
     def _over(self, reply: Reply, rids: list[str]) -> None:
         self._host.calls -= 1
@@ -180,9 +188,6 @@ class SglangDialect:
         if isinstance(given, list) and len(given) == count:
             return [str(rid) for rid in given]
         first = str(given) if isinstance(given, str) and given else self._host.hexid()
-        live = self._host.engine.generations
-        while first in live:
-            first = self._host.hexid()
         return [first, *(self._host.hexid() for _ in range(count - 1))]
 
     def _check(self, call: Call) -> None:
@@ -218,18 +223,32 @@ class SglangDialect:
             f"Invalid request: Disaggregated request received without bootstrap room id. req.rid={rids[0]!r}",
         )
 
-    def _hand_off(self, call: Call, generations: list[Generation], rooms: list[int]) -> None:
+    def _addresses(self, call: Call) -> list[tuple[str | None, int]]:
+        """The bootstrap address of each prompt's prefill engine. Raises Failure."""
         hosts, ports = call.body.get("bootstrap_host"), call.body.get("bootstrap_port")
-        for number, room in enumerate(rooms):
-            samples = generations[number * call.n : (number + 1) * call.n]
-            host = hosts[number] if isinstance(hosts, list) else hosts
-            port = ports[number] if isinstance(ports, list) else ports
+        count = len(call.prompts)
+        each_host = hosts if isinstance(hosts, list) else [hosts] * count
+        each_port = ports if isinstance(ports, list) else [ports] * count
+        if len(each_host) != count or len(each_port) != count:
+            raise Failure(400, "bootstrap_host and bootstrap_port do not match the batch")
+        if not all(port is None or isinstance(port, int) for port in each_port):
+            raise Failure(400, "bootstrap_port must be an integer")
+        return [
+            (None if host is None else str(host), DEFAULT_BOOTSTRAP_PORT if port is None else port)
+            for host, port in zip(each_host, each_port, strict=True)
+        ]
+
+    def _hand_off(
+        self, n: int, generations: list[Generation], rooms: list[int], addresses: list[tuple[str | None, int]]
+    ) -> None:
+        for number, (room, (host, port)) in enumerate(zip(rooms, addresses, strict=True)):
+            samples = generations[number * n : (number + 1) * n]
             if self._prefill is not None:
                 # All samples of a prompt share its room, so there is one transfer for them all.
                 samples[0].twins = samples[1:]
                 self._prefill.begin(samples[0], room, host)
-            elif self._decode is not None and (call.n == 1 or host is None):
-                self._decode.begin(samples[0], room, host, int(port or 8998))
+            elif self._decode is not None and (n == 1 or host is None):
+                self._decode.begin(samples[0], room, host, port)
             # With n > 1 the decode side waits for KV that nobody sends: for ever, as on the real engine.
 
     def _fail(self, gen: Generation, message: str) -> None:
@@ -343,3 +362,8 @@ class SglangDialect:
             self._host.later(self._host.options.drain_poll_s, self._leave_if_idle)
         else:
             self._host.leave()
+
+
+def _is_room(value: object) -> bool:
+    """Rooms are 63-bit numbers."""
+    return isinstance(value, int) and 0 <= value < 1 << 63

@@ -12,6 +12,7 @@ import orjson
 from orchestrator.sim import text
 from orchestrator.sim.calls import BadCall, Call, chat_call, completion_call
 from orchestrator.sim.dialect import Routes, empty, limits, make_generations, model_card, read_json
+from orchestrator.sim.encode import vllm_chat
 from orchestrator.sim.generation import Generation
 from orchestrator.sim.host import Host, answer
 from orchestrator.sim.options import SimOptions
@@ -75,6 +76,9 @@ class VllmDialect:
             ("GET", "/kv_event_sources"): lambda x: answer(x, 200, b"{}"),
             ("GET", "/metrics"): lambda x: answer(x, 200, metrics(host), METRICS_TYPE),
         }
+        if options.role == "encode":
+            name = options.served_model_name
+            self.routes[("POST", "/v1/chat/completions")] = lambda x: vllm_chat(host, x, name)
         for path in (
             "/inference/v1/generate", "/v1/completions/render", "/v1/chat/completions/render",
             "/v1/completions/derender", "/v1/chat/completions/derender",

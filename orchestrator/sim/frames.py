@@ -10,6 +10,10 @@ from typing import Any, cast
 import orjson
 
 Message = dict[str, Any]
+
+EVERYWHERE = ("0.0.0.0", "::")
+"""What a listener may give as its address when it has no better one: then it is where one has met it."""
+
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 

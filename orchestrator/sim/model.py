@@ -127,10 +127,9 @@ class EngineModel:
     def renew(self, job_id: str, until_s: float) -> bool:
         """Extend the lease of held KV; False if there is none any more."""
         job = self._q.held.get(job_id)
-        if job is None or job.lease_s is None:
-            return False
-        job.lease_until_s = max(job.lease_until_s, until_s)
-        return True
+        if job is not None:
+            job.lease_until_s = max(job.lease_until_s, until_s)
+        return job is not None and job.lease_s is not None
 
     def release(self, job_id: str, now_s: float) -> bool:
         """Held KV was taken, or is not wanted; False if it is not held any more."""
@@ -165,16 +164,14 @@ class EngineModel:
 
     def advance(self, now_s: float) -> list[Event]:
         """Everything that happened up to `now_s`, in order; several steps if so many have passed."""
-        if now_s < self._now_s:
-            raise ValueError(f"time runs backwards: {now_s} after {self._now_s}")
+        self._at(now_s)
         events, self._pending = self._pending, []
         while True:
             step_s = self._step.end_s if self._step is not None else math.inf
             timer_s = self._timers[0][0] if self._timers else math.inf
             at_s = min(step_s, timer_s)
             if at_s > now_s:
-                break
-            self._now_s = at_s
+                return events
             if step_s <= timer_s:
                 self._finish_step(events)
             else:
@@ -182,8 +179,6 @@ class EngineModel:
             self._start(at_s)
             events += self._pending
             self._pending = []
-        self._now_s = now_s
-        return events
 
     def load(self) -> Load:
         """The queues and the memory as they are."""

@@ -23,7 +23,8 @@ from orchestrator.sim.replies import Failure
 from orchestrator.wire.exchange import Exchange
 from orchestrator.wire.server import Server, WireLimits, serve
 
-LIMITS = WireLimits(max_body_bytes=512 * 1024 * 1024, idle_timeout_s=600.0)
+LIMITS = WireLimits(max_body_bytes=512 * 1024 * 1024, idle_timeout_s=5.0)
+"""Both engines' HTTP server (uvicorn) closes a connection that has been idle for 5 s, real ones."""
 
 
 def crash(reason: str) -> None:
@@ -78,10 +79,11 @@ class Instance:
 
     async def run(self, say: Callable[[str], None]) -> None:
         """Serve until SIGTERM (drained as the engine does) or SIGINT (at once)."""
+        await self.start()
+        # Not before: an engine that is loading does not drain, it dies of the signal.
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.dialect.terminate)
         loop.add_signal_handler(signal.SIGINT, self._leave)
-        await self.start()
         for purpose, port in {**self.dialect.ports(), **self._control_port()}.items():
             say(f"{purpose} port {port}")
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host

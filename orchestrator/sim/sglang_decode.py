@@ -8,7 +8,7 @@ from collections.abc import Callable
 import orjson
 
 from orchestrator.sim.fetching import get
-from orchestrator.sim.frames import FrameConnection, Message, connect
+from orchestrator.sim.frames import EVERYWHERE, FrameConnection, Message, connect
 from orchestrator.sim.generation import Generation
 from orchestrator.sim.host import Host
 from orchestrator.sim.jobs import Mode
@@ -21,6 +21,7 @@ WAITING_TIMEOUT_S = 300.0
 
 HANDSHAKE_TRIES = 15
 """A bootstrap server that does not answer is asked this often, one second apart."""
+
 
 Address = tuple[str, int]
 
@@ -135,8 +136,11 @@ class DecodeSide:
                     raise ValueError(
                         f"page size mismatch: prefill {page}, decode {self._host.options.page_size}"
                     )
+                ip = str(rank["rank_ip"])
                 return await connect(
-                    str(rank["rank_ip"]), int(str(rank["rank_port"])), self._heard,
+                    # A peer that listens everywhere is where its bootstrap server is.
+                    host if ip in EVERYWHERE else ip,
+                    int(str(rank["rank_port"])), self._heard,
                     lambda connection: self._lost(address, connection), 1.0,
                 )  # fmt: skip
             except (OSError, TimeoutError, WireError, LookupError):

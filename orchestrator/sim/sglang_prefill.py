@@ -56,6 +56,10 @@ class PrefillSide:
             if server is not None:
                 server.close()
 
+    def state(self) -> dict[str, int]:
+        """How many rooms are occupied, and how many were asked for."""
+        return {"rooms": len(self._rooms), "asked": len(self._asked)}
+
     def begin(self, gen: Generation, room: int, host: str | None) -> None:
         """Take a generation in. Its reply comes when its KV has been sent."""
         gen.hold = True

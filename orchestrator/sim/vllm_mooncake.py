@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from orchestrator.sim.fetching import get
-from orchestrator.sim.frames import FrameConnection, Message, connect, listen
+from orchestrator.sim.frames import EVERYWHERE, FrameConnection, Message, connect, listen
 from orchestrator.sim.generation import Generation
 from orchestrator.sim.host import Host, answer
 from orchestrator.sim.jobs import Mode
@@ -60,7 +60,8 @@ class MooncakeSide:
         if (exchange.method, exchange.path) != ("GET", "/query"):
             answer(exchange, 404, b'{"detail":"Not Found"}')
             return
-        worker = f"tcp://{self._host.options.host}:{self._worker_port}"
+        host = self._host.options.host
+        worker = f"tcp://[{host}]:{self._worker_port}" if ":" in host else f"tcp://{host}:{self._worker_port}"
         known = {"0": {"engine_id": self.engine_id, "worker_addr": {"0": {"0": worker}}}}
         answer(exchange, 200, orjson.dumps(known if self._host.loaded else {}))
 
@@ -168,7 +169,10 @@ class MooncakeSide:
         if entry["engine_id"] != engine_id:
             raise LookupError(f"engine {engine_id} is not at {host}:{port}")
         at = urlsplit(entry["worker_addr"]["0"]["0"])
-        return await connect(at.hostname or host, at.port or 0, lambda c, m: None, lambda c: None, 2.0)
+        ip = at.hostname or host
+        return await connect(
+            host if ip in EVERYWHERE else ip, at.port or 0, lambda c, m: None, lambda c: None, 2.0
+        )
 
     def arrived(self, gen: Generation) -> None:
         """KV is pushed here, never fetched."""

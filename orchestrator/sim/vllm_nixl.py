@@ -88,7 +88,7 @@ class NixlSide:
         elif op == "read":
             engine.catch_up()
             blocks = message["blocks"]
-            if all(0 <= block < len(engine.contents) for block in blocks):
+            if all(isinstance(block, int) and 0 <= block < len(engine.contents) for block in blocks):
                 connection.answer(message, {"states": [engine.contents[block] for block in blocks]})
             else:
                 connection.answer(message, {"error": "NIXL_ERR_INVALID_PARAM"})
@@ -110,7 +110,7 @@ class NixlSide:
         if not blocks:
             self._dead(gen)
             return
-        if any(params.get(name) is None for name in NAMES):
+        if any(params.get(name) is None for name in NAMES) or not isinstance(params["remote_port"], int):
             # "Got invalid KVTransferParams": the request waits for KV that nobody asks for.
             return
         self._wanted[gen.id] = {**params, "blocks": blocks}
@@ -196,7 +196,7 @@ class NixlSide:
 
     def notify(self, params: dict[str, Any]) -> None:
         """Tell the holder of KV that it is not needed any more."""
-        if all(params.get(name) is not None for name in NAMES):
+        if all(params.get(name) is not None for name in NAMES) and isinstance(params["remote_port"], int):
             address = (str(params["remote_host"]), int(params["remote_port"]))
             message = {"op": "done", "request_id": params["remote_request_id"]}
             self._host.spawn(self._tell(address, str(params["remote_engine_id"]), message))

@@ -153,6 +153,21 @@ def shape(value: Any) -> Any:
     return "number" if isinstance(value, int | float) else "string"
 
 
+def kinds(chunks: list[Any]) -> list[Any]:
+    """The different shapes in a stream, in order of appearance: how many of each there are is chance."""
+    found: list[Any] = []
+    for chunk in chunks:
+        one = shape(chunk)
+        if one not in found:
+            found.append(one)
+    return found
+
+
+@pytest.fixture(scope="session")
+def stream_kinds() -> Any:
+    return kinds
+
+
 @pytest.fixture(scope="session")
 def read_events() -> Any:
     return events
