@@ -82,7 +82,6 @@ class Engine:
         self.model = EngineModel(model_config(options, link))
         self.contents = [0] * self.model.memory.pool.blocks
         self.generations: dict[str, Generation] = {}
-        self.on_idle: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._now_s = 0.0
@@ -140,6 +139,13 @@ class Engine:
         self.model.fetch(gen.id, tokens, self.catch_up())
         self.arm()
 
+    def take_over(self, gen: Generation, state: int, *, first_token: bool) -> None:
+        """KV that came whole is `state`, right or wrong: what is generated here follows from it."""
+        gen.spoiled = state != gen.final
+        self.write(gen, state if gen.spoiled else None)
+        self.replan(gen, state)
+        self.receive(gen, first_token=first_token)
+
     def receive(self, gen: Generation, *, first_token: bool) -> None:
         """KV is here, with or without the first token."""
         self.model.kv_ready(gen.id, self.catch_up(), first_token=first_token)
@@ -153,20 +159,26 @@ class Engine:
     def release(self, gen: Generation) -> bool:
         """Held KV is not wanted any more; False if it was not held."""
         held = self.model.release(gen.id, self.catch_up())
-        self.generations.pop(gen.id, None)
+        if held:
+            self.generations.pop(gen.id, None)
         self.arm()
         return held
 
     def settle(self, gen: Generation) -> None:
-        """A prompt is computed: write its blocks, and let the output follow from what was really read."""
+        """A prompt is computed: let the output follow from what was really read, and write its blocks."""
         job = gen.job
         assert job is not None
-        block = self.options.page_size
-        spoiled = self._spoiled(gen, job.cached_tokens // block)
+        spoiled = self.spoiled(gen, job.hit_tokens // self.options.page_size)
         if spoiled is not None:
             gen.spoiled = True
             self.replan(gen, text.corrupt(gen.final, spoiled))
-        for index in range(job.cached_tokens // block, min(job.context // block, len(gen.states))):
+        self.write(gen, spoiled)
+
+    def write(self, gen: Generation, spoiled: int | None) -> None:
+        """Fill the blocks that hold the context and were not found in the cache."""
+        job, block = gen.job, self.options.page_size
+        assert job is not None
+        for index in range(job.hit_tokens // block, min(job.context // block, len(gen.states))):
             own = gen.states[index]
             self.contents[job.blocks[index]] = own if spoiled is None else text.corrupt(own, spoiled)
         if job.prompt_tokens % block:
@@ -177,7 +189,8 @@ class Engine:
         if state != gen.final:
             self.model.resize(gen.id, gen.plan(state))
 
-    def _spoiled(self, gen: Generation, blocks: int) -> int | None:
+    def spoiled(self, gen: Generation, blocks: int) -> int | None:
+        """What the first wrong one of the prompt's first `blocks` holds; None if all are as they should be."""
         job = gen.job
         assert job is not None
         for index in range(min(blocks, len(gen.states))):
@@ -209,10 +222,7 @@ class Engine:
             self._timer.cancel()
             self._timer = None
         at_s = self.model.next_event_s()
-        if at_s is None:
-            if self.on_idle is not None and not self.generations:
-                self.on_idle()
-        elif not self.clock.held:
+        if at_s is not None and not self.clock.held:
             delay_s = self.clock.real_s(max(0.0, at_s - self.clock.now_s()))
             self._timer = self._loop.call_later(delay_s, self._wake)
 
@@ -239,18 +249,24 @@ class Engine:
                     transfer.prefilled(gen)
             elif what is What.EXPIRED:
                 del self.generations[job.id]
-            elif transfer is None:
-                raise RuntimeError(f"{what} of {job.id} without anything to pass KV on")
-            elif what is What.RESERVED:
-                transfer.reserved(gen)
-            elif what is What.ARRIVED:
-                transfer.arrived(gen)
-            elif what is What.SENT:
-                self._leave(gen)
-                transfer.sent(gen)
-                fresh[gen] = None
+            else:
+                if what is What.SENT and gen.done is None:
+                    fresh[gen] = None
+                self._handed(what, gen)
         for gen in fresh:
             self.tell(gen)
+
+    def _handed(self, what: What, gen: Generation) -> None:
+        """A step of a hand-off is done."""
+        if self.transfer is None:
+            raise RuntimeError(f"{what} of {gen.id} without anything to pass KV on")
+        if what is What.RESERVED:
+            self.transfer.reserved(gen)
+        elif what is What.ARRIVED:
+            self.transfer.arrived(gen)
+        else:
+            self._leave(gen)
+            self.transfer.sent(gen)
 
     def _finished(self, gen: Generation) -> None:
         self._leave(gen)

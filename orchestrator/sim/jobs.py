@@ -64,7 +64,8 @@ class Job:
     `ungate` (SGLang's bootstrap): before its prefill, or, if `optimistic`, only before its KV leaves.
     With `lease_s`, finished KV is held that long for a puller (vLLM); otherwise it is pushed over the
     engine's link. `private`: never found by, nor finding, another job's cached prefix.
-    The model keeps the rest; times are virtual seconds, and `blocks` are what it holds (or last held).
+    The model keeps the rest; times are virtual seconds, `blocks` are what it holds (or last held),
+    `hit_tokens` how much of them it found in the cache, and `cached_tokens` how much it found at first.
     """
 
     id: str
@@ -80,6 +81,7 @@ class Job:
     state: State = State.WAITING
     computed: int = 0
     cached_tokens: int = 0
+    hit_tokens: int = 0
     produced: int = 0
     blocks: list[int] = field(default_factory=list)
     sent_tokens: int = 0

@@ -233,7 +233,7 @@ class EngineModel:
         hit = self.memory.take(job, job.context, len(self._q.running))
         if hit is None:
             return False
-        job.computed = hit
+        job.computed = job.hit_tokens = hit
         if job.admitted_s is None:
             self._admitted(job, hit, now_s)
             self.counters.prompt_tokens += job.prompt_tokens
@@ -244,7 +244,7 @@ class EngineModel:
 
     def _admitted(self, job: Job, hit: int, now_s: float) -> None:
         job.admitted_s = now_s
-        job.cached_tokens = hit
+        job.cached_tokens = job.hit_tokens = hit
         self.counters.cached_tokens += hit
 
     def _plan_decode(self) -> tuple[list[Job], int]:

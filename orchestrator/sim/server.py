@@ -56,6 +56,7 @@ class Instance:
         self._server: Server | None = None
         self._control: Server | None = None
         self._over = asyncio.Event()
+        self._frozen = False
         if options.faults:
             self.host.faults.add(parse(options.faults))
 
@@ -204,10 +205,12 @@ class Instance:
     def _rules_changed(self) -> None:
         faults, host = self.host.faults, self.host
         host.engine.catch_up()
-        if faults.first("freeze") is not None:
+        frozen = faults.first("freeze") is not None
+        if frozen:
             host.clock.hold()
-        else:
+        elif self._frozen:
             host.clock.go()
+        self._frozen = frozen
         host.engine.arm()
         refusing = faults.first("refuse") is not None
         if refusing and self._server is not None and not self._server.closing:

@@ -173,9 +173,7 @@ class DecodeSide:
         if self._current(gen) and gen.room is not None:
             del self._rooms[gen.room]
         gen.cached = cached
-        gen.spoiled = state != gen.final
-        self._host.engine.replan(gen, state)
-        self._host.engine.receive(gen, first_token=True)
+        self._host.engine.take_over(gen, state, first_token=True)
 
     def _lost(self, address: Address, connection: FrameConnection) -> None:
         """A prefill engine is gone: whoever waits for it is told once the heartbeats have been missed."""

@@ -143,9 +143,7 @@ class MooncakeSide:
         if self._host.faults.strike("garbage", peer=peer) is not None:
             state = corrupt(state, 1)
         gen.cached = int(got["cached"])
-        gen.spoiled = state != gen.final
-        self._host.engine.replan(gen, state)
-        self._host.engine.receive(gen, first_token=False)
+        self._host.engine.take_over(gen, state, first_token=False)
 
     def _give_up(self, gen: Generation) -> None:
         if self._host.options.recompute:

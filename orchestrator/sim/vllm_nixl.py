@@ -127,8 +127,7 @@ class NixlSide:
         if want is None or job is None:
             return
         missing = (
-            engine.model.memory.blocks_for(job.prompt_tokens)
-            - job.cached_tokens // self._host.options.page_size
+            engine.model.memory.blocks_for(job.prompt_tokens) - job.hit_tokens // self._host.options.page_size
         )
         if len(want["blocks"]) < missing:
             self._dead(gen)
@@ -150,7 +149,7 @@ class NixlSide:
         if self._host.faults.strike("garbage", peer=peer) is not None:
             states = [corrupt(state, 1) for state in states]
         self._pulled[gen.id] = states
-        engine.fetch(gen, job.prompt_tokens - job.cached_tokens)
+        engine.fetch(gen, job.prompt_tokens - job.hit_tokens)
 
     def _lost(self, gen: Generation) -> None:
         """The KV cannot be had."""
@@ -170,15 +169,13 @@ class NixlSide:
             return
         self.notify(want)
         gen.cached = want.get("remote_prefill_cached_tokens") or 0
-        first = job.cached_tokens // self._host.options.page_size
-        spoiled = None
+        first = job.hit_tokens // self._host.options.page_size
         for block, state in zip(job.blocks[first:], states, strict=True):
             engine.contents[block] = state
-        expected = [*gen.states[: len(gen.prompt) // self._host.options.page_size], gen.final]
-        for index, block in enumerate(job.blocks):
-            if engine.contents[block] != expected[index]:
-                spoiled = engine.contents[block]
-                break
+        whole = job.prompt_tokens // self._host.options.page_size
+        spoiled = engine.spoiled(gen, whole)
+        if spoiled is None and whole < len(job.blocks) and engine.contents[job.blocks[whole]] != gen.final:
+            spoiled = engine.contents[job.blocks[whole]]
         if spoiled is not None:
             gen.spoiled = True
             engine.replan(gen, corrupt(gen.final, spoiled))

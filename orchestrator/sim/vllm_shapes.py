@@ -163,7 +163,8 @@ class ChatShape(_Shape):
         details = super()._details(reply)
         if details is not None:
             prompt = sum(len(p) for p in reply.call.prompts)
-            details["created_cache_tokens"] = max(0, prompt - details["cached_tokens"])
+            block = reply.engine.options.page_size
+            details["created_cache_tokens"] = max(0, prompt // block * block - details["cached_tokens"])
         return details
 
     @staticmethod

@@ -103,3 +103,22 @@ async def test_time_that_is_held_holds_the_engine() -> None:
     made.arm()
     await asyncio.wait_for(owner.done.wait(), 20)
     assert owner.tokens == 3
+
+
+async def test_a_preempted_generation_says_what_it_would_have_said() -> None:
+    """Its blocks are given away and recomputed, prompt and output so far, perhaps from cached ones."""
+    made = engine(kv_tokens=512, max_running=8)
+    pairs = []
+    for number in range(6):
+        owner = Owner()
+        start = 100 if number % 2 else 1000 * number
+        pairs.append((gen(owner, range(start, start + 70), 200, f"g{number}"), owner))
+    expected = [list(one.tokens) for one, _ in pairs]
+    for one, _ in pairs:
+        made.admit(one)
+    for _, owner in pairs:
+        await asyncio.wait_for(owner.done.wait(), 30)
+    assert made.model.counters.preemptions > 0
+    assert [one.tokens for one, _ in pairs] == expected
+    assert not any(one.spoiled for one, _ in pairs)
+    assert [owner.tokens for _, owner in pairs] == [200] * 6

@@ -62,6 +62,9 @@ async def test_disaggregated_text_is_the_unified_text(engines: Any, client: Any,
     assert p.json()["kv_transfer_params"] is None
     assert d.json()["choices"][0]["text"] == alone.json()["choices"][0]["text"]
     await client.idle(engines[1], engines[2])
+    # What was received is cached there as it is, for plain requests too.
+    again = await client.post(engines[2], PATH, {**body_of(prompt, 12), "ignore_eos": True})
+    assert again.json()["choices"][0]["text"] == alone.json()["choices"][0]["text"]
 
 
 async def test_a_transfer_id_mixed_up_gives_wrong_text(engines: Any, client: Any) -> None:
