@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from orchestrator.core.types import Endpoint, LegKind, Load, PathKind, Role
@@ -11,6 +12,9 @@ from orchestrator.errors import Problem, RequestError
 
 if TYPE_CHECKING:
     from orchestrator.engines.splice import JsonBody
+
+NO_FACTS: Mapping[str, Any] = MappingProxyType({})
+"""For callers of `Engine.check` that know nothing of an endpoint."""
 
 FlagValue = str | int | float | bool | None | list[Any] | dict[str, Any]
 """A flag's YAML value. True: bare flag; False or None: leave the flag out; list: one word per item
@@ -86,6 +90,8 @@ class InstanceSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     revision: str | None = None
     """The model's revision on the hub, where the topology names one; the same for every instance."""
+    vocab_size: int | None = None
+    """Tokens in the model's vocabulary, if they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +319,13 @@ class Engine(Protocol):
         """Whether an endpoint in `role` answers this kind of request."""
         ...
 
-    def check(self, kind: PathKind, body: JsonBody, disaggregated: bool) -> None:
-        """Raise BadRequest for what the engine cannot do, saying why."""
+    def check(
+        self, kind: PathKind, body: JsonBody, disaggregated: bool, facts: Mapping[str, Any] = NO_FACTS
+    ) -> None:
+        """Raise BadRequest for what the engine cannot do, or would die of, saying why.
+
+        `facts` are those of an endpoint that may get the request, `vocab_size` among them if it is known.
+        """
         ...
 
     def split(self, kind: PathKind, body: JsonBody, disaggregated: bool) -> Sequence[JsonBody] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from orchestrator.core.types import Role
@@ -18,6 +19,9 @@ _PORTS = ("http", "bootstrap", "side-channel")
 _RULES = frozenset({"pair-mismatch", "unknown-transfer", "prefill-dp", "unroutable-address"})
 """The dialects' rules that hold for simulated engines too; the others are about real flags."""
 
+VOCABULARY = 151_936
+"""Token ids that the simulator knows, whatever the model is called: `orchestrator.sim.text`'s own."""
+
 _ALIASES = {"block-size": "page-size", "enable-prompt-tokens-details": "enable-cache-report"}
 
 
@@ -28,6 +32,8 @@ class _Simulated:
     name: ClassVar[str] = "sim"
     hints: ClassVar[tuple[base.LogHint, ...]] = COMMON
     distributions: ClassVar[tuple[str, ...]] = ()
+    dies_of_unknown_tokens: ClassVar[bool] = False
+    """Its vocabulary is known in any case."""
 
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """The adapter of `options.dialect`, `sglang` unless given. Raises TopologyError for another one."""
@@ -63,6 +69,10 @@ class _Simulated:
         ]
         start += [Word(word, f"role {spec.role.value}") for word in ("--role", spec.role.value)]
         return base.Command(argv=(*start, *flags.words(merged)), env=flags.variables(spec.env))
+
+    def facts(self, spec: InstanceSpec) -> Mapping[str, Any]:
+        """The dialect's, with the simulator's own vocabulary unless the topology names a size."""
+        return REAL[self.dialect].facts(replace(spec, vocab_size=spec.vocab_size or VOCABULARY))
 
     def ports(self, role: Role, shape: Shape, transfer: str | None) -> tuple[PortNeed, ...]:
         """Those of the dialect that the simulator opens too."""

@@ -61,7 +61,7 @@ def plan(registry: Registry, ask: Ask, route: Route) -> Handover:
     decode = _endpoint(registry, route.decode)
     engine, apart, kind = registry.engine(decode.id), route.disaggregated, ask.view.path
     if len(ask.offer.ways) > 1:
-        engine.check(kind, ask.body, apart)
+        engine.check(kind, ask.body, apart, decode.facts)
     parts = engine.split(kind, ask.body, apart)
     bodies = (ask.body,) if parts is None else tuple(parts)
     return Handover(

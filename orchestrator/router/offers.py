@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from orchestrator.clock import Clock
 from orchestrator.core.types import Endpoint, PathKind, Role, Snapshot
@@ -41,14 +41,23 @@ class Registry(Protocol):
         ...
 
 
+class Way(NamedTuple):
+    """One way to serve a request: an engine, whether prefill and decode are apart there, and the facts of
+    the first of its endpoints."""
+
+    engine: Engine
+    apart: bool
+    facts: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The ways a request may be served: each an engine, and whether prefill and decode are apart there.
+    """The ways a request may be served.
 
     Guarded names are those of every engine of the model: a request may end up at any.
     """
 
-    ways: tuple[tuple[Engine, bool], ...]
+    ways: tuple[Way, ...]
     guarded_fields: frozenset[str]
     guarded_headers: frozenset[bytes]
     max_model_len: int | None
@@ -56,9 +65,9 @@ class Offer:
     def check(self, kind: PathKind, body: JsonBody) -> None:
         """Raise BadRequest for what no way could do, before the request waits for one."""
         refusal: BadRequest | None = None
-        for engine, disaggregated in self.ways:
+        for way in self.ways:
             try:
-                engine.check(kind, body, disaggregated)
+                way.engine.check(kind, body, way.apart, way.facts)
             except BadRequest as error:
                 refusal = refusal or error
             else:
@@ -87,14 +96,14 @@ class Offers:
         return found
 
     def _find(self, model: str, kind: PathKind) -> Offer:
-        engines: dict[tuple[int, bool], Engine] = {}
+        ways: dict[tuple[int, bool], Way] = {}
         mine = [e for e in self._registry.snapshot(self._clock.now_s()).endpoints if e.model == model]
         lengths = [e.max_model_len for e in mine if e.max_model_len is not None]
         for endpoint in mine:
             engine, apart = self._registry.engine(endpoint.id), endpoint.role is not Role.UNIFIED
             if engine.serves(kind, endpoint.role, apart):
-                engines.setdefault((id(engine), apart), engine)
-        if not engines:
+                ways.setdefault((id(engine), apart), Way(engine, apart, endpoint.facts))
+        if not ways:
             roles = ", ".join(sorted({e.role.value for e in mine}))
             raise NotServed(
                 f"the endpoints of model {model!r} ({roles}) do not serve this path; it needs a unified one",
@@ -102,7 +111,7 @@ class Offers:
             )
         all_engines = [self._registry.engine(e.id) for e in mine]
         return Offer(
-            ways=tuple((engine, apart) for (_, apart), engine in engines.items()),
+            ways=tuple(ways.values()),
             guarded_fields=frozenset().union(*(e.guarded_fields for e in all_engines)),
             guarded_headers=frozenset(n.encode() for e in all_engines for n in e.guarded_headers),
             max_model_len=max(lengths, default=None),

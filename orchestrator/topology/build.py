@@ -105,6 +105,7 @@ def _base_spec(inputs: Inputs, part: Part, index: int, name: str) -> InstanceSpe
         disaggregated=pool.role is not Role.UNIFIED,
         options=dict(pool.options),
         revision=topology.model.revision,
+        vocab_size=inputs.vocab_size,
     )
 
 

@@ -54,7 +54,8 @@ class Inputs:
     """All that `build` looks at; nothing else, so that equal inputs give equal plans.
 
     `python` is the interpreter of pdctl itself, `versions` the engine's version by pool where it is
-    known, `secrets` every text that must not be printed, `scheduling` the profile in force as data.
+    known, `secrets` every text that must not be printed, `scheduling` the profile in force as data,
+    `vocab_size` the tokens in the model's vocabulary, if they are known.
     """
 
     topology: Topology
@@ -67,3 +68,4 @@ class Inputs:
     versions: Mapping[str, str] = field(default_factory=dict)
     secrets: frozenset[str] = frozenset()
     scheduling: Mapping[str, Any] = field(default_factory=dict)
+    vocab_size: int | None = None

@@ -177,6 +177,24 @@ def untried(inputs: Inputs) -> Iterator[Problem]:
             )
 
 
+def vocabulary(inputs: Inputs) -> Iterator[Problem]:
+    """An engine that a token id beyond its vocabulary ends needs the router to know where that is."""
+    exposed = [
+        part
+        for part in inputs.parts
+        if part.pool.size and getattr(part.adapter, "dies_of_unknown_tokens", False)
+    ]
+    if exposed and inputs.vocab_size is None:
+        yield inputs.source.problem(
+            ("model",),
+            f"the size of the vocabulary is unknown: a client that sends a token id beyond it ends an engine "
+            f"of pool {exposed[0].name}",
+            hint="write `vocab_size: N`, as the model's config.json has it",
+            rule="vocabulary",
+            severity="warn",
+        )
+
+
 RULES: Sequence[Callable[[Inputs], Iterator[Problem]]] = (
     roles,
     one_protocol,
@@ -187,5 +205,6 @@ RULES: Sequence[Callable[[Inputs], Iterator[Problem]]] = (
     classes,
     inline_secrets,
     untried,
+    vocabulary,
 )
 """Every rule of the topology itself, in the order of docs/topology.md."""

@@ -18,6 +18,7 @@ from orchestrator.topology.adapters import load_adapter
 from orchestrator.topology.build import build
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.load import Draft, draft
+from orchestrator.topology.model import vocab_size
 from orchestrator.topology.plan import Plan
 from orchestrator.topology.problems import close_to
 from orchestrator.topology.profiles import Finder, LaunchProfile, shipped_roots
@@ -79,6 +80,7 @@ def plan_file(
             versions=versions,
             secrets=frozenset(found.scope.secrets),
             scheduling=references.scheduling,
+            vocab_size=_vocab_size(found),
         )
     )
     return replace(plan, warnings=(*plan.warnings, *map(str, warnings)))
@@ -90,6 +92,16 @@ def state_dir(found: Draft) -> str:
     if found.topology.state_dir is not None:
         return found.folder.absolute(found.topology.state_dir)
     return str(found.state_home / "pdctl" / found.topology.name)
+
+
+def _vocab_size(found: Draft) -> int | None:
+    """As declared, else as the model's folder has it, if the model is one on this machine."""
+    assert found.topology is not None
+    model = found.topology.model
+    if model.vocab_size is not None or model.path is None:
+        return model.vocab_size
+    path = Path(found.folder.if_path(model.path))
+    return vocab_size(path) if path.is_absolute() else None
 
 
 def _follow(found: Draft, roots: Sequence[Traversable]) -> _Found:

@@ -41,6 +41,11 @@ class Model(Strict):
         None, description="The `model` that clients ask for. Default: `path`, or a folder's last part."
     )
     revision: Text | None = Field(None, description="The hub revision; the same for every instance.")
+    vocab_size: Count | None = Field(
+        None,
+        description="Tokens in its vocabulary, `vocab_size` of its `config.json`. Default: read from there "
+        "where `path` is a folder on this machine.",
+    )
 
     @model_validator(mode="after")
     def _named(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -14,12 +15,13 @@ from orchestrator.engines.sim import Sim, SimVLLM
 from orchestrator.engines.vllm import VLLM
 from orchestrator.errors import TopologyError
 from orchestrator.sim import options as sim_options
+from orchestrator.sim import text
 
 Spec = Callable[..., InstanceSpec]
 SAME = ("guarded_fields", "guarded_headers", "roles", "idle_s")
 DELEGATED = (
     *("handoff", "check", "split", "rooms", "needs_merge", "merge", "abort", "map_error", "serves", "flush"),
-    *("probes", "facts", "discover", "learn", "load_call", "load"),
+    *("probes", "discover", "learn", "load_call", "load"),
 )
 
 
@@ -36,6 +38,13 @@ def test_all_protocol_is_the_dialects_own(sim: type, real: type) -> None:
     for name in DELEGATED:
         assert getattr(sim, name) is getattr(real, name), name
     assert sim.__dict__["name"] == "sim"
+
+
+def test_facts_are_the_dialects_with_the_simulators_own_vocabulary(spec: Spec) -> None:
+    prefill = spec(Role.PREFILL, ports={"http": 30000, "bootstrap": 30001})
+    assert Sim().facts(prefill) == {**SGLang().facts(prefill), "vocab_size": text.VOCABULARY}
+    assert Sim().facts(replace(prefill, vocab_size=9))["vocab_size"] == 9
+    assert SimVLLM().facts(prefill) == VLLM().facts(prefill)
 
 
 def test_options_choose_the_dialect() -> None:

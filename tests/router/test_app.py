@@ -203,9 +203,9 @@ async def test_offers_are_what_the_models_endpoints_can_do(make: Make) -> None:
     fleet = Fleet(Adapter(), list(rig.engines.values()))
     offers = Offers(fleet, FakeClock())
     chat = offers.offer("m", PathKind.CHAT)
-    assert [apart for _, apart in chat.ways] == [True, False]
+    assert [way.apart for way in chat.ways] == [True, False]
     assert (set(chat.guarded_fields), set(chat.guarded_headers)) == ({"kv"}, {b"x-rank"})
-    assert [apart for _, apart in offers.offer("m", PathKind.EMBED).ways] == [False]
+    assert [way.apart for way in offers.offer("m", PathKind.EMBED).ways] == [False]
     assert offers.offer("m", PathKind.CHAT) is chat
     fleet.change(u0=replace(fleet.endpoints["u0"], role=Role.DECODE, max_model_len=10))
     with pytest.raises(NotServed, match="decode, prefill"):

@@ -520,3 +520,17 @@ async def test_a_stop_does_not_break_what_the_client_has(make: Make) -> None:
     await rig.app.close()
     await rig.at_rest()
     assert rig.metrics.done[0][0].end is End.COMPLETED
+
+
+async def test_engines_refuse_by_the_facts_of_the_endpoints(make: Make) -> None:
+    """At once what no way can do, at the route what this one cannot."""
+    rig = await make(roles="pdu")
+    rig.fleet.change(u0=replace(rig.fleet.endpoints["u0"], facts={"level": 3}))
+    none = await rig.ask(PATH, {**ASK, "level": 4})
+    assert (none.status, none.error["code"]) == (400, "bad-level")
+    assert not rig.scheduler.submitted
+    apart = await rig.ask(PATH, {**ASK, "level": 3})
+    assert (apart.status, apart.error["code"]) == (400, "bad-level")
+    rig.scheduler.route = Route(decode="u0")
+    assert (await rig.ask(PATH, {**ASK, "level": 3})).status == 200
+    assert not rig.engines["p0"].exchanges

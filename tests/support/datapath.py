@@ -25,6 +25,7 @@ from orchestrator.core.types import (
     Snapshot,
 )
 from orchestrator.engines.base import (
+    NO_FACTS,
     HandoffDone,
     HandoffFailed,
     HandoffRequest,
@@ -88,8 +89,12 @@ class Adapter:
         """Everything on one endpoint; only generation apart."""
         return not disaggregated or kind in (PathKind.CHAT, PathKind.COMPLETION, PathKind.GENERATE)
 
-    def check(self, kind: PathKind, body: JsonBody, disaggregated: bool) -> None:
-        """Refuses `impossible`."""
+    def check(
+        self, kind: PathKind, body: JsonBody, disaggregated: bool, facts: Mapping[str, Any] = NO_FACTS
+    ) -> None:
+        """Refuses `impossible`, and a `level` that is not the endpoint's."""
+        if body.fields.get("level", facts.get("level")) != facts.get("level"):
+            raise BadRequest(f"the level is {facts.get('level')}", reason="bad-level", param="level")
         if body.fields.get("impossible"):
             raise BadRequest("the engine cannot do that", reason="unsupported", param="impossible")
 

@@ -72,6 +72,27 @@ def test_two_nodes_at_one_address_share_its_ports(site, pair: str) -> None:
     assert len(site.plan(pair + apart).instances) == 3
 
 
+OTHERS = """\
+name: x
+model: {served_name: m}
+pools:
+  p: {role: prefill, engine: sglang, external: [{url: 'http://10.0.0.1:1', bootstrap_port: 2}]}
+  d: {role: decode, engine: sglang, external: [{url: 'http://10.0.0.2:1'}]}
+"""
+
+
+def test_an_engine_that_unknown_tokens_end_wants_the_vocabulary_known(site) -> None:
+    warnings = [w.replace(f"{site.folder}/", "") for w in site.plan(OTHERS).warnings]
+    assert warnings == [
+        "t.yaml:2: model: the size of the vocabulary is unknown: a client that sends a token id beyond it "
+        "ends an engine of pool p [vocabulary] (write `vocab_size: N`, as the model's config.json has it)"
+    ]
+    plan = site.plan(OTHERS, "model.vocab_size=2048")
+    assert plan.warnings == ()
+    assert {i.facts["vocab_size"] for i in plan.instances} == {2048}
+    assert site.plan(OTHERS.replace("engine: sglang", "engine: vllm")).warnings == ()
+
+
 def test_slo_classes_that_are_named_exist(site, pair: str) -> None:
     told = site.told(
         pair

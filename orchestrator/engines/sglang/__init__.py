@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from orchestrator.core.types import Load, PathKind, Role
 from orchestrator.engines import base, errors, fan, guard
 from orchestrator.engines.base import HandoffRequest, HttpCall, InstanceSpec, Leg, NotYet, Shape
-from orchestrator.engines.sglang import command, facts, handoff, lint, logprobs
+from orchestrator.engines.sglang import command, facts, handoff, limits, lint, logprobs
 from orchestrator.engines.sglang.hints import HINTS
 from orchestrator.engines.splice import JsonBody, quote
 from orchestrator.errors import BadRequest, Problem, RequestError
@@ -43,6 +43,8 @@ class SGLang:
     hints: ClassVar[tuple[base.LogHint, ...]] = HINTS
     distributions: ClassVar[tuple[str, ...]] = ("sglang",)
     """The packages whose version is the engine's, asked of its environment when a plan is made."""
+    dies_of_unknown_tokens: ClassVar[bool] = True
+    """Whether a token id beyond the vocabulary ends it, so that a plan warns where the size is not known."""
 
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """Itself."""
@@ -61,12 +63,14 @@ class SGLang:
         return facts.probes(spec)
 
     def facts(self, spec: InstanceSpec) -> Mapping[str, Any]:
-        """Where decode finds a prefill's bootstrap server; the transfer backend."""
+        """Where decode finds a prefill's bootstrap server; the transfer backend; the model's vocabulary."""
         known: dict[str, Any] = {"idle_s": command.KEEP_ALIVE_S - 5.0}
         if spec.role is not Role.UNIFIED:
             known["transfer"] = command.transfer(spec)
         if spec.role is Role.PREFILL and "bootstrap" in spec.ports:
             known |= {"bootstrap_host": spec.address, "bootstrap_port": spec.ports["bootstrap"]}
+        if spec.vocab_size is not None:
+            known["vocab_size"] = spec.vocab_size
         return known
 
     def discover(self, role: Role, known: Mapping[str, Any]) -> Mapping[str, HttpCall]:
@@ -93,9 +97,12 @@ class SGLang:
         """Generation everywhere; the rest, which has no hand-off, on unified engines."""
         return kind in _PAIR_KINDS or not disaggregated
 
-    def check(self, kind: PathKind, body: JsonBody, disaggregated: bool) -> None:
-        """Refuse what the engine would ignore, hang on or answer wrongly."""
+    def check(
+        self, kind: PathKind, body: JsonBody, disaggregated: bool, facts: Mapping[str, Any] = base.NO_FACTS
+    ) -> None:
+        """Refuse what the engine would die of, ignore, hang on or answer wrongly."""
         fields = body.fields
+        limits.check(kind, fields, facts.get("vocab_size"))
         if kind not in handoff.GENERATING:
             return
         if fields.get("session_params") is not None:

@@ -82,7 +82,9 @@ class VLLM:
         /generate nowhere."""
         return kind is not PathKind.GENERATE and (kind in _PAIR_KINDS or not disaggregated)
 
-    def check(self, kind: PathKind, body: JsonBody, disaggregated: bool) -> None:
+    def check(
+        self, kind: PathKind, body: JsonBody, disaggregated: bool, facts: Mapping[str, Any] = base.NO_FACTS
+    ) -> None:
         """Refuse what the engine would ignore, die of or answer wrongly."""
         fields = body.fields
         extra = fields.get("vllm_xargs")
