@@ -105,6 +105,14 @@ def test_vllm_router_over_pairs(site, vllm: str) -> None:
     assert "--vllm-pd-disaggregation --kv-connector mooncake --prefill" in words(plan)
 
 
+def test_existing_routers_route_over_simulated_engines_of_the_default_dialect(site, sglang: str) -> None:
+    text = sglang.replace(", options: {dialect: sglang}", "")
+    assert "dialect" not in text
+    assert words(site.plan(text + "router: {kind: sglang-router}\n")) == words(
+        site.plan(sglang + "router: {kind: sglang-router}\n")
+    )
+
+
 def test_a_change_of_engines_restarts_an_existing_router(site, sglang: str) -> None:
     text = sglang + "router: {kind: sglang-router}\n"
     assert site.plan(text).router.digest != site.plan(text, "pools.d.instances=2").router.digest

@@ -131,6 +131,13 @@ def test_data_parallel_ranks_derive_theirs_from_one_planned_address(spec: Spec) 
     assert made[made.index("--dp-size") + 1] == "2"
 
 
+def test_the_models_revision_is_rendered_where_there_is_one(spec: Spec) -> None:
+    for role in (Role.PREFILL, Role.DECODE, Role.UNIFIED):
+        made = line(spec(role, ports=PORTS, revision="abc123"))
+        assert made[made.index("--revision") + 1] == "abc123"
+        assert "--revision" not in line(spec(role, ports=PORTS))
+
+
 def test_no_flag_is_rendered_that_the_engine_does_not_know(spec: Spec) -> None:
     for role in (Role.PREFILL, Role.DECODE, Role.UNIFIED):
         made = spec(

@@ -135,6 +135,13 @@ def test_case_3_every_port_is_the_plans(
     assert VLLM().ports(role, shape, transfer) == tuple(PortNeed(*need) for need in needs)
 
 
+def test_the_models_revision_is_rendered_where_there_is_one(spec: Spec) -> None:
+    for role in (Role.PREFILL, Role.DECODE, Role.UNIFIED):
+        made = line(spec(role, ports=PORTS, revision="abc123"))
+        assert made[made.index("--revision") + 1] == "abc123"
+        assert "--revision" not in line(spec(role, ports=PORTS))
+
+
 def test_no_flag_is_rendered_that_the_engine_does_not_know(spec: Spec) -> None:
     for role in (Role.PREFILL, Role.DECODE, Role.UNIFIED):
         made = spec(
