@@ -145,6 +145,19 @@ def classes(inputs: Inputs) -> Iterator[Problem]:
             yield inputs.source.problem(place, f"there is no SLO class {name!r}", hint=hint, rule="classes")
 
 
+def admin_key(inputs: Inputs) -> Iterator[Problem]:
+    """Who reaches the admin listener can take engines out; `auth: none` lets in clients, not operators."""
+    router = inputs.topology.router
+    host = router.admin_address[0]
+    if router.kind == "pdctl" and not is_loopback(host) and router.credentials.admin_key is None:
+        yield inputs.source.problem(
+            ("router", "admin"),
+            f"{router.admin} can be reached from other machines, and no admin key is demanded",
+            hint="write router.credentials.admin_key: ${env:NAME}, or listen on 127.0.0.1",
+            rule="admin-key",
+        )
+
+
 def inline_secrets(inputs: Inputs) -> Iterator[Problem]:
     """A key in the file ends up in version control."""
     data = inputs.source.data
@@ -203,6 +216,7 @@ RULES: Sequence[Callable[[Inputs], Iterator[Problem]]] = (
     port_ranges,
     pins,
     classes,
+    admin_key,
     inline_secrets,
     untried,
     vocabulary,

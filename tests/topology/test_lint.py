@@ -72,6 +72,25 @@ def test_two_nodes_at_one_address_share_its_ports(site, pair: str) -> None:
     assert len(site.plan(pair + apart).instances) == 3
 
 
+@pytest.mark.parametrize("admin", ["10.0.0.1:9", "0.0.0.0:9", "'[::]:9'"])
+@pytest.mark.parametrize("clients", ["credentials: {client_keys: [abc]}", "auth: none"])
+def test_the_admin_listener_needs_a_key_of_its_own_beyond_loopback(
+    site, pair: str, admin: str, clients: str
+) -> None:
+    text = pair + f"router: {{admin: {admin}, {clients}}}\n"
+    told = site.told(text)
+    shown = admin.strip("'")
+    assert told == [
+        f"t.yaml:6: router.admin: {shown} can be reached from other machines, and no admin key is demanded "
+        "[admin-key] (write router.credentials.admin_key: ${env:NAME}, or listen on 127.0.0.1)"
+    ]
+    site.environ = {"K": "a-long-admin-key"}
+    plan = site.plan(text, "router.credentials.admin_key='${env:K}'")
+    assert plan.router.credentials.admin_key == "a-long-admin-key"
+    assert site.plan(text, "router.admin=127.0.0.1:9").router.admin_port == 9
+    assert site.plan(text, "router.kind=none", "router.credentials={}", "router.auth=none").router is None
+
+
 OTHERS = """\
 name: x
 model: {served_name: m}

@@ -166,14 +166,6 @@ def test_no_open_door_unless_it_is_written(site, listen: str) -> None:
     )
 
 
-def test_the_admin_listener_needs_a_key_of_its_own_beyond_loopback(site) -> None:
-    keys = "client_keys: [abc]"
-    told = site.told(ONE + f"router: {{admin: '10.0.0.1:9', credentials: {{{keys}}}}}\n")
-    assert "router.admin: 10.0.0.1:9 can be reached from other machines, and no admin key" in told[0]
-    plan = site.plan(ONE + f"router: {{admin: '10.0.0.1:9', credentials: {{{keys}, admin_key: xyz}}}}\n")
-    assert plan.router.admin_url == "http://10.0.0.1:9"
-
-
 def test_auth_none_beside_keys_is_a_contradiction(site) -> None:
     told = site.told(ONE + "router: {auth: none, credentials: {client_keys: [abc]}}\n")
     assert "router.auth: is `none`, but credentials.client_keys has some" in told[0]
