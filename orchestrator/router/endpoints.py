@@ -215,7 +215,9 @@ class Registry:
         if replaced:
             self._replaced(state)
             return
-        hung = stalled_s >= self._thresholds.stall_s
+        router = self._plan.router
+        prefill_s = router.timeouts.prefill_s if router else 0.0
+        hung = stalled_s >= self._thresholds.stalled_s(state.plan.role, prefill_s)
         if hung is not state.hung:
             was, state.hung = state.ready, hung
             state.why = f"has work, but none got done for {stalled_s:.0f} s" if hung else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.core.types import Role
+
 
 class Answer(StrEnum):
     """What came of one round of readiness probes."""
@@ -29,14 +31,21 @@ class Thresholds:
     `join_after` good rounds in a row join; `leave_after` bad ones in a row leave. A slow answer counts
     as bad only while the engine has no work from us, or when its last good answer is older than
     `patience_s`: a long prefill or a compilation makes every answer slow, and is no death. An engine whose
-    probes are fine but which has work and counts none of it for `stall_s` is taken to hang: longer than
-    the longest prefill that is counted only when it is done, since what is taken for hung loses traffic.
+    probes are fine but which has work and counts none of it for `stalled_s` is taken to hang.
     """
 
     join_after: int = 2
     leave_after: int = 3
     patience_s: float = 60.0
     stall_s: float = 120.0
+
+    def stalled_s(self, role: Role, prefill_s: float) -> float:
+        """How long an engine in `role` may have work and count none of it.
+
+        Some count a prompt only when all of it is computed, so whoever computes prompts has a fifth more
+        than a prefill's deadline, `prefill_s`: the deadline tells a request, this takes all new ones away.
+        """
+        return self.stall_s if role is Role.DECODE else max(self.stall_s, 1.2 * prefill_s)
 
 
 class Health:

@@ -60,7 +60,7 @@ class World:
         self.clock = FakeClock()
         self.counts = Counts()
         self.inflight: dict[str, Inflight] = {}
-        plan = make_plan(*(instances or (instance("p0"), instance("d0", Role.DECODE))))
+        self.plan = plan = make_plan(*(instances or (instance("p0"), instance("d0", Role.DECODE))))
         self.registry = Registry(
             plan, self.clock, self.counts, inflight=lambda e: self.inflight.get(e, Inflight())
         )
@@ -306,61 +306,85 @@ def test_case_39_a_busy_endpoint_is_given_time(world: World) -> None:
     assert world.ready() == set()
 
 
-def read_load(world: World, seconds: int, **load: float) -> None:
+def read_load(world: World, seconds: int, name: str = "d0", **load: float) -> None:
     for _ in range(seconds):
         world.clock.advance(1.0)
-        world.registry.loaded("p0", Load(at_s=world.clock.now_s(), **load))  # type: ignore[arg-type]
+        world.registry.loaded(name, Load(at_s=world.clock.now_s(), **load))  # type: ignore[arg-type]
 
 
 def test_case_40_a_scheduler_that_died_behind_a_healthy_server_is_found(world: World) -> None:
-    world.join("p0")
+    world.join("d0")
     read_load(world, 119, running=2, progress=50.0)
-    assert world.ready() == {"p0"}
+    assert world.ready() == {"d0"}
     read_load(world, 3, running=2, progress=50.0)
     assert world.ready() == set()
-    state = world.registry.state("p0")
+    state = world.registry.state("d0")
     assert state is not None
     assert state.why.startswith("has work, but none got done for 12")
     read_load(world, 1, running=2, progress=51.0)
-    assert world.ready() == {"p0"}
+    assert world.ready() == {"d0"}
     assert [c[1:] for c in world.counts.changes[1:]] == [("out", "hung"), ("ready", "progress")]
     assert world.void == []
 
 
 def test_an_engine_that_takes_our_requests_and_counts_none_hangs_too(world: World) -> None:
-    world.join("p0")
-    world.inflight["p0"] = Inflight(requests=1)
+    world.join("d0")
+    world.inflight["d0"] = Inflight(requests=1)
     read_load(world, 130, running=0, progress=50.0)
     assert world.ready() == set()
 
 
 def test_idle_is_not_hung_nor_is_what_waits_for_a_peer(world: World) -> None:
-    world.join("p0")
+    world.join("d0")
     read_load(world, 500, running=0, progress=50.0)
-    world.inflight["p0"] = Inflight(requests=1)
+    world.inflight["d0"] = Inflight(requests=1)
     read_load(world, 500, running=0, waiting=1, progress=50.0)
+    assert world.ready() == {"d0"}
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.UNIFIED])
+def test_case_39_one_long_prefill_counted_at_its_end_is_not_hung(make_plan: MakePlan, role: Role) -> None:
+    """It has until its own deadline, and as long as that is not over the endpoint stays in."""
+    world = World(make_plan, instance("p0", role))
+    router = world.plan.router
+    assert router is not None
+    world.join("p0")
+    world.inflight["p0"] = Inflight(requests=1, prefill_tokens=100_000)
+    read_load(world, round(router.timeouts.prefill_s) + 5, "p0", running=1, progress=50.0)
+    assert world.ready() == {"p0"}
+    read_load(world, round(0.2 * router.timeouts.prefill_s), "p0", running=1, progress=50.0)
+    assert world.ready() == set()
+
+
+def test_a_reload_with_another_deadline_changes_how_long_a_prefill_may_take(world: World) -> None:
+    world.join("p0")
+    plan = world.plan
+    assert plan.router is not None
+    longer = replace(plan.router, timeouts=replace(plan.router.timeouts, prefill_s=1000.0))
+    world.registry.apply(replace(plan, router=longer))
+    read_load(world, 1190, "p0", running=1, progress=50.0)
     assert world.ready() == {"p0"}
 
 
 def test_a_long_prefill_is_not_hung_while_it_counts_its_chunks(world: World) -> None:
-    world.join("p0")
+    world.join("d0")
     for chunk in range(20):
         read_load(world, 60, running=1, progress=float(chunk))
-    assert world.ready() == {"p0"}
+    assert world.ready() == {"d0"}
 
 
 def test_an_engine_that_counts_nothing_is_never_taken_to_hang(world: World) -> None:
-    world.join("p0")
+    world.join("d0")
     read_load(world, 500, running=3)
-    assert world.ready() == {"p0"}
+    assert world.ready() == {"d0"}
 
 
 def test_a_hung_engine_that_is_restarted_starts_afresh(world: World) -> None:
-    world.join("p0")
+    world.join("d0")
     read_load(world, 130, running=2, progress=50.0)
-    world.registry.answered("p0", Answer.REFUSED, "refused")
-    world.join("p0")
-    assert world.ready() == {"p0"}
+    world.registry.answered("d0", Answer.REFUSED, "refused")
+    world.join("d0")
+    assert world.ready() == {"d0"}
 
 
 def test_a_reload_keeps_what_is_unchanged_and_changes_the_rest(world: World) -> None:
