@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
+from orchestrator.clock import Clock
 from orchestrator.errors import Problem, TopologyError
 
 MASK = "***"
@@ -59,6 +60,26 @@ class KeyValue(logging.Formatter):
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         return text
+
+
+class Seldom:
+    """Lets the first of each kind through, then at most one in `period_s` seconds: what goes wrong at every
+    request must not fill the log."""
+
+    def __init__(self, clock: Clock, period_s: float = 10.0) -> None:
+        self._clock = clock
+        self._period_s = period_s
+        self._kinds: dict[str, tuple[float, int]] = {}
+
+    def due(self, kind: str) -> int | None:
+        """How many have happened since the last that was let through, this one included; None: hold it."""
+        now_s = self._clock.now_s()
+        since_s, held = self._kinds.get(kind, (float("-inf"), 0))
+        if now_s - since_s < self._period_s:
+            self._kinds[kind] = (since_s, held + 1)
+            return None
+        self._kinds[kind] = (now_s, 0)
+        return held + 1
 
 
 def _value(value: object) -> str:

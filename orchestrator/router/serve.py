@@ -72,8 +72,12 @@ class Router:
         rng: Random | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        rng = rng or SystemRandom()
+        # Rooms and ids must not be guessed, so each is drawn from the system. What only spreads load is not
+        # worth a system call per draw.
+        secret = rng or SystemRandom()
+        rng = Random(secret.getrandbits(128))
         router = own_plan(plan)
+        self._seldom = logs.Seldom(self._clock)
         self._plan = plan
         self._reread = reread
         self._socket = socket
@@ -98,7 +102,14 @@ class Router:
             self.registry, self._probe_pool, self.metrics, self._clock, rng, router.credentials.engine_key
         )
         self.app = RouterApp(
-            plan, self.registry, self.scheduler, self._pool, self.metrics, self._clock, rng, profile.headers
+            plan,
+            self.registry,
+            self.scheduler,
+            self._pool,
+            self.metrics,
+            self._clock,
+            secret,
+            profile.headers,
         )
         self.metrics.watch(lambda: self.scheduler.ledger.snapshot(self._clock.now_s()))
         self.admin = Admin(self._control(), router.credentials.admin_key)
@@ -217,10 +228,15 @@ class Router:
 
     def _policy_failed(self, name: str, error: PolicyError) -> None:
         self.metrics.policy_error(name)
-        log.warning("policy failed; bypassed", extra={"policy": name, "why": error.message})
+        times = self._seldom.due(f"policy {name}")
+        if times is not None:
+            fields = {"policy": name, "why": error.message, "times": times}
+            log.warning("policy failed; bypassed", extra=fields)
 
     def _accounting_failed(self, error: PdctlError) -> None:
-        log.error("in-flight accounting is off", extra={"why": error.message})
+        times = self._seldom.due("accounting")
+        if times is not None:
+            log.error("in-flight accounting is off", extra={"why": error.message, "times": times})
 
     async def _listen(self, what: str, handler: Handler, host: str, port: int, limits: WireLimits) -> Server:
         try:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.clock import FakeClock
 from orchestrator.errors import TopologyError
-from orchestrator.router.logs import KeyValue, level_of, set_up
+from orchestrator.router.logs import KeyValue, Seldom, level_of, set_up
 
 
 def record(message: str, **fields: object) -> logging.LogRecord:
@@ -34,6 +35,19 @@ def test_one_event_is_one_line_and_reads_back(value: str) -> None:
     assert line.isprintable()
     written = line[line.index(" path=") + len(" path=") : line.rindex(" end=1")]
     assert (json.loads(written) if written.startswith('"') else written) == value
+
+
+def test_what_happens_at_every_request_is_told_at_first_and_then_every_ten_seconds() -> None:
+    clock = FakeClock()
+    seldom = Seldom(clock)
+    assert [seldom.due("a") for _ in range(5)] == [1, None, None, None, None]
+    assert seldom.due("b") == 1
+    clock.advance(9.9)
+    assert seldom.due("a") is None
+    clock.advance(0.1)
+    assert [seldom.due("a"), seldom.due("a")] == [6, None]
+    clock.advance(100)
+    assert [seldom.due("b"), seldom.due("a")] == [1, 2]
 
 
 def test_the_level_is_a_word_of_the_environment() -> None:
