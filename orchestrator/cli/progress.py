@@ -86,7 +86,14 @@ class Progress:
     def __init__(self, out: Console | None = None, err: Console | None = None) -> None:
         self._out = out or Patient(highlight=False, soft_wrap=True)
         self._err = err = err or Patient(stderr=True, highlight=False, soft_wrap=True)
-        self._live = Live(console=err, auto_refresh=False, transient=True) if err.is_terminal else None
+        self._live = (
+            Live(
+                console=err, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            if err.is_terminal
+            else None
+        )
+        self._told = False
         self._last: Status | None = None
         self._since_s: dict[str, float] = {}
 
@@ -136,13 +143,20 @@ class Progress:
 
     def _phase(self, before: Status | None, status: Status) -> None:
         if status.phase is Phase.READY:
-            for url in urls(status):
-                self._out.print(url, markup=False)
+            self._ready(status)
         elif status.phase is Phase.FAILED:
             for line in failures(status):
                 self._err.print(line, markup=False, style="red")
         elif status.phase is Phase.STOPPED and before is not None:
             self._err.print("all stopped")
+
+    def _ready(self, status: Status) -> None:
+        """Print the URL, the first time for whoever reads our output."""
+        again, self._told = self._told, True
+        # On one terminal only the live display knows where to write; a pipe gets the URL alone.
+        console = self._err if again or (self._live is not None and self._out.is_terminal) else self._out
+        for url in urls(status):
+            console.print(f"ready again: {url}" if again else url, markup=False)
 
 
 def _table(status: Status) -> Table:

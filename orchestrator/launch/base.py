@@ -31,10 +31,6 @@ class Process(Protocol):
         nothing is left."""
         ...
 
-    def remember(self) -> None:
-        """Look up who belongs to the tree now, so that a process is known even after its parents died."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -62,6 +58,11 @@ class Launcher(Protocol):
 
     def find(self) -> Sequence[Found]:
         """The living leaders that bear this deployment's marker."""
+        ...
+
+    def remember(self, processes: Sequence[Process]) -> None:
+        """Look up who belongs to each of these trees now, so that a process is known even after its parents
+        died. Called every few seconds."""
         ...
 
     async def sweep_strays(self, keep: Mapping[str, int]) -> Sequence[str]:

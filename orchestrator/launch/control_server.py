@@ -64,28 +64,25 @@ class Server:
         if not line:
             return
         request = json.loads(line)
-        if request.get("op") == "follow":
+        try:
+            _check_protocol(request)
+            if request["op"] != "follow":
+                await _write(writer, {"ok": True, **self._answer(request)})
+                return
+        except LaunchError as error:
+            await _write(writer, {"ok": False, "error": error.message, "reason": error.reason})
+        except (KeyError, TypeError, ValueError) as error:
+            # Its name only: the message may quote the plan, which holds keys.
+            told = f"the controller did not understand the request ({type(error).__name__})"
+            await _write(writer, {"ok": False, "error": told, "reason": "protocol"})
+        else:
             async with aclosing(self._supervisor.watch()) as statuses:
                 async for status in statuses:
                     await _write(writer, {"ok": True, "status": status.to_json()})
-            return
-        try:
-            answer = self._answer(request)
-        except LaunchError as error:
-            await _write(writer, {"ok": False, "error": error.message, "reason": error.reason})
-        else:
-            await _write(writer, {"ok": True, **answer})
 
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         supervisor = self._supervisor
-        if request.get("protocol") != PROTOCOL:
-            raise LaunchError(
-                f"the controller (pid {os.getpid()}) is of another pdctl version (it speaks protocol "
-                f"{PROTOCOL}); `kill -9 {os.getpid()}` and run `pdctl up` again: engines and router serve on "
-                "and are adopted",
-                reason="protocol",
-            )
-        match request.get("op"):
+        match request["op"]:
             case "apply":
                 supervisor.apply(parse(str(request["plan"]).encode()))
             case "restart":
@@ -97,6 +94,18 @@ class Server:
             case other:
                 raise LaunchError(f"the controller knows no {other!r}", reason="protocol")
         return {}
+
+
+def _check_protocol(request: Any) -> None:
+    if not isinstance(request, dict):
+        raise TypeError("not an object")
+    if request.get("protocol") != PROTOCOL:
+        pid = os.getpid()
+        raise LaunchError(
+            f"the controller (pid {pid}) is of another pdctl version (it speaks protocol {PROTOCOL}); "
+            f"`kill -9 {pid}` and run `pdctl up` again: engines and router serve on and are adopted",
+            reason="protocol",
+        )
 
 
 def _may_speak(writer: asyncio.StreamWriter) -> bool:

@@ -12,6 +12,8 @@ from orchestrator.launch.logs import strike
 
 SEARCHED_LINES = 400
 """How many of the last log lines are searched for known causes."""
+SEARCHED_CHARACTERS = 2000
+"""How much of each line is: a pattern may be slow, and a log line may be a whole tensor."""
 SHOWN_LINES = 12
 
 _EXIT_HINTS = {
@@ -53,7 +55,8 @@ def explain(
 
     A hint is looked for from the adapter's own (in their order), then by exit code.
     """
-    hint = next((h.hint for h in hints if any(re.search(h.pattern, line) for line in lines)), "")
+    searched = [line[:SEARCHED_CHARACTERS] for line in lines]
+    hint = next((h.hint for h in hints if any(re.search(h.pattern, line) for line in searched)), "")
     hint = hint or (_EXIT_HINTS.get(code, "") if code is not None else "")
     secrets = tuple(secrets)
     shown = tuple(strike(line, secrets) for line in lines[-SHOWN_LINES:])

@@ -177,11 +177,16 @@ class Fleet:
             await self.shell.router.reload()
 
     async def _brief_router(self) -> None:
-        """Tell a router that has just started what was hinted to the one before it."""
-        await self.shell.router.reload()
-        for keeper in self.keepers.values():
-            if keeper.state in (State.DRAINING, State.STOPPING):
-                await self.shell.router.gate(keeper.unit.name)
+        """Tell a router that has just started what was hinted before it could listen."""
+        link = self.shell.router
+        await link.reload()
+        for keeper in list(self.keepers.values()):
+            if keeper.unit.is_router:
+                continue
+            if keeper.state is State.READY:
+                await link.ungate(keeper.unit.name, keeper.life.incarnation)
+            elif keeper.state in (State.DRAINING, State.STOPPING):
+                await link.gate(keeper.unit.name)
 
     async def close(self) -> None:
         """Let go of every unit without stopping it."""

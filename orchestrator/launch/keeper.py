@@ -26,6 +26,8 @@ from orchestrator.launch.unit import Unit
 
 log = logging.getLogger(__name__)
 
+ROUTER_MARGIN_S = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
@@ -217,6 +219,9 @@ class Keeper:
                 return Failed(f"{exit_text(ending.result())} before it was ready", ending.result())
             if asking.done():
                 asking.result()
+                if not self.unit.is_router:
+                    # Before it counts as ready, for it may have been gated when its predecessor was drained.
+                    await self._shell.router.ungate(self.unit.name, self.life.incarnation)
                 return Event.PROBED
             return Failed(f"not ready within {limit_s:g} s; {self.detail or 'never answered'}")
         finally:
@@ -238,8 +243,6 @@ class Keeper:
     async def _watch(self) -> Failed:
         if self.unit.is_router:
             await self._shell.router_ready()
-        else:
-            await self._shell.router.ungate(self.unit.name, self.life.incarnation)
         code = await self._running().exited()
         return Failed(f"{exit_text(code)} while it was serving", code)
 
@@ -260,12 +263,14 @@ class Keeper:
     async def _term(self) -> Event:
         if self.process is not None:
             self.process.terminate()
-            self.detail = f"TERM sent; KILL follows after {self.unit.drain_s:g} s"
+            # The router counts the same seconds itself and then ends its streams in an orderly way.
+            limit_s = self.unit.drain_s + (ROUTER_MARGIN_S if self.unit.is_router else 0.0)
+            self.detail = f"TERM sent; KILL follows after {limit_s:g} s"
             try:
-                async with asyncio.timeout(self.unit.drain_s):
+                async with asyncio.timeout(limit_s):
                     await self.process.exited()
             except TimeoutError:
-                log.warning("%s: still there %g s after TERM", self.unit.name, self.unit.drain_s)
+                log.warning("%s: still there %g s after TERM", self.unit.name, limit_s)
                 return Event.KILL
         await self._sweep_away(self._shell.tuning.leave_s)
         return Event.GONE

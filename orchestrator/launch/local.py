@@ -23,6 +23,7 @@ from orchestrator.launch.process import (
     Identity,
     Mark,
     Table,
+    alive,
     describe,
     ended,
     environment,
@@ -70,17 +71,17 @@ class LocalProcess:
 
     def terminate(self) -> None:
         """See `Process`."""
-        self.remember()
+        self.remember(Table.take())
         send(self.identity, signal.SIGTERM)
 
-    def remember(self) -> None:
-        """See `Process`."""
-        self._family = Table.take().family(self.identity, self._family)
+    def remember(self, table: Table) -> None:
+        """Learn from `table` who belongs to the tree."""
+        self._family = table.family(self.identity, self._family)
 
     def _members(self) -> set[Identity]:
         table = Table.take()
-        marked = {i for i, mark in table.marked(self._mark.state_id).items() if mark == self._mark}
-        self._family = table.family(self.identity, self._family | marked)
+        self._family |= {i for i, mark in table.marked(self._mark.state_id).items() if mark == self._mark}
+        self.remember(table)
         return self._family
 
     async def sweep(self, grace_s: float) -> Sequence[str]:
@@ -89,16 +90,22 @@ class LocalProcess:
 
 
 async def _end(members: Callable[[], set[Identity]], grace_s: float) -> Sequence[str]:
-    """Wait for `members` to go, kill them after `grace_s`, and describe those that stay."""
+    """Wait for `members` to go, kill them after `grace_s`, and describe those that stay.
+
+    All processes are looked at only when those that were found are gone: there may be thousands.
+    """
     start_s = time.monotonic()
-    while left := members():
-        passed_s = time.monotonic() - start_s
-        if passed_s > grace_s + KILL_LIMIT_S:
-            return [describe(identity) for identity in sorted(left)]
-        if passed_s >= grace_s:
-            for identity in left:
-                send(identity, signal.SIGKILL)
-        await asyncio.sleep(POLL_S)
+    while found := members():
+        while left := {identity for identity in found if alive(identity)}:
+            passed_s = time.monotonic() - start_s
+            if passed_s > grace_s + KILL_LIMIT_S:
+                return [describe(identity) for identity in sorted(left)]
+            if passed_s >= grace_s:
+                # Once more each time: one that forked while it was killed has left somebody new.
+                left |= members()
+                for identity in left:
+                    send(identity, signal.SIGKILL)
+            await asyncio.sleep(POLL_S)
     return []
 
 
@@ -159,6 +166,13 @@ class LocalLauncher:
             for identity, mark in table.marked(self._state.id).items()
             if table.stats[identity.pid].session == identity.pid and not _inherited(table, identity, mark)
         ]
+
+    def remember(self, processes: Sequence[Process]) -> None:
+        """See `Launcher`."""
+        table = Table.take()
+        for process in processes:
+            if isinstance(process, LocalProcess):
+                process.remember(table)
 
     async def sweep_strays(self, keep: Mapping[str, int]) -> Sequence[str]:
         """See `Launcher`."""

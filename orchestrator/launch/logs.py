@@ -15,7 +15,7 @@ MAX_BYTES = 64 * 1024 * 1024
 KEPT = 3
 """A log over MAX_BYTES is copied to `.1` (the older ones move up to `.KEPT`) and emptied in place."""
 FOLLOW_S = 0.2
-_BLOCK = 64 * 1024
+_BLOCK = 16 * 1024
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f]")
 
 

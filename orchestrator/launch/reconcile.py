@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from orchestrator.core.lifecycle import State
 from orchestrator.core.types import Role
 
-_ALIVE = frozenset({State.PENDING, State.STARTING, State.READY, State.BACKOFF})
-"""States of a life that goes on if nothing is done."""
+_KEPT = frozenset({State.PENDING, State.STARTING, State.READY})
+"""States of a life that is left alone. One in BACKOFF is started at once: who says `up` has mended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def reconcile(want: Mapping[str, Target], have: Mapping[str, Current]) -> Change
             start.append(name)
         elif current.digest != target.digest:
             (serving if current.state is State.READY else idle).append(name)
-        elif current.state not in _ALIVE:
-            # Given up, or on its way out: a new life, which waits for the end of the old one.
+        elif current.state not in _KEPT:
+            # Failing, given up, or on its way out: a new life, which waits for the end of the old one.
             start.append(name)
     remove = tuple(name for name in have if name not in want)
     roles = {role for name in serving for role in (have[name].role, want[name].role)}

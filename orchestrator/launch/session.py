@@ -22,7 +22,7 @@ from orchestrator.launch.process import MARK, MARK_DIGEST, Identity, alive, iden
 from orchestrator.launch.status import Phase, Status
 from orchestrator.launch.supervisor import Supervisor
 from orchestrator.launch.unit import ROUTER
-from orchestrator.topology.plan import Plan, dump
+from orchestrator.topology.plan import Plan, dump, parse
 
 START_S = 20.0
 """How long a detached controller may take to take its lock; a cold interpreter takes a second or two."""
@@ -47,6 +47,7 @@ async def up_detached(plan: Plan, view: View, timeout_s: float | None) -> Status
     """Have a controller of its own make `plan` run, and return how things stand once they are settled or
     after `timeout_s`. Raises LaunchError when nothing could be begun."""
     state = StateDir(plan.state_dir)
+    _tell_other_file(plan, state, view)
     if controller_pid(state) is None:
         await _start_controller(state)
     return await _hand_over(plan, state, view, timeout_s)
@@ -60,6 +61,7 @@ async def up_foreground(plan: Plan, view: View, timeout_s: float | None) -> Stat
     process is the controller already, the plan is handed over to it as by `up_detached`.
     """
     state = StateDir(plan.state_dir)
+    _tell_other_file(plan, state, view)
     state.create()
     lock = Lock(state)
     if not lock.acquire():
@@ -68,6 +70,16 @@ async def up_foreground(plan: Plan, view: View, timeout_s: float | None) -> Stat
     async with controller(state, lock) as supervisor, signals_stop(supervisor):
         supervisor.apply(plan)
         return await _stay(supervisor, view, timeout_s)
+
+
+def _tell_other_file(plan: Plan, state: StateDir, view: View) -> None:
+    """Say so when what runs here was described by another file: two topologies may bear one name."""
+    try:
+        before = parse(state.plan.read_bytes()).file
+    except (FileNotFoundError, ValueError):
+        return
+    if before != plan.file:
+        view.say(f"{state.root} was last run from {before}; it is made to follow {plan.file} now")
 
 
 async def _stay(supervisor: Supervisor, view: View, timeout_s: float | None) -> Status:

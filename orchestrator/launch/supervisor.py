@@ -125,8 +125,9 @@ class Supervisor:
             plan = parse(self._shell.state.plan.read_bytes())
         except FileNotFoundError:
             return {}
-        except ValueError as error:
-            log.warning("%s is not used: it is no plan of this version (%s)", self._shell.state.plan, error)
+        except ValueError:
+            # Not the error itself: it quotes what it did not like, and plans hold keys.
+            log.warning("%s is not used: it is no plan of this version", self._shell.state.plan)
             return {}
         self._fleet.instances = {i.name: i for i in plan.instances}
         self._shell.secrets |= secrets_of(plan)
@@ -139,7 +140,14 @@ class Supervisor:
             raise LaunchError(
                 f"no plan was ever run in {self._shell.state.root}; begin with `pdctl up`", reason="no-plan"
             )
-        self.apply(parse(data))
+        try:
+            plan = parse(data)
+        except ValueError:
+            raise LaunchError(
+                f"the plan last run in {self._shell.state.root} is of another pdctl version; run `pdctl up`",
+                reason="no-plan",
+            ) from None
+        self.apply(plan)
 
     def apply(self, plan: Plan) -> None:
         """Begin to make what runs equal to `plan`; `watch` tells how it goes.
@@ -227,8 +235,7 @@ class Supervisor:
         tuning = self._shell.tuning
         while True:
             await asyncio.sleep(tuning.housekeeping_s)
-            for process in self._fleet.processes():
-                process.remember()
+            self._shell.launcher.remember(self._fleet.processes())
             for path in list(self._shell.state.logs.glob("*.log")):
                 try:
                     await asyncio.to_thread(logs.rotate, path, tuning.log_max_bytes)

@@ -60,9 +60,6 @@ class FakeProcess:
             self.end(-9)
         return []
 
-    def remember(self) -> None:
-        """See `Process`."""
-
 
 @dataclass
 class FakeLauncher:
@@ -104,6 +101,9 @@ class FakeLauncher:
     def find(self) -> Sequence[Found]:
         """See `Launcher`."""
         return list(self.orphans)
+
+    def remember(self, processes: Sequence[Process]) -> None:
+        """See `Launcher`."""
 
     async def sweep_strays(self, keep: Mapping[str, int]) -> Sequence[str]:
         """See `Launcher`."""

@@ -108,7 +108,8 @@ def of_router(plan: RouterPlan) -> Unit:
 def units_of(plan: Plan) -> dict[str, Unit]:
     """Every unit of the plan by name, in the plan's order, the router last; external instances left out.
 
-    Raises LaunchError (`bad-plan`) for a name that is used twice or cannot be a file's.
+    Raises LaunchError (`bad-plan`) for a name that is used twice or cannot be a file's, and for a hint that
+    is no regular expression.
     """
     key = plan.router.credentials.engine_key if plan.router else None
     found = [of_instance(i, key) for i in plan.instances if not i.external]
@@ -122,6 +123,14 @@ def units_of(plan: Plan) -> dict[str, Unit]:
                 f"'_' and '-', and {ROUTER!r} is the router's",
                 reason="bad-plan",
             )
+        for hint in unit.hints:
+            try:
+                re.compile(hint.pattern)
+            except re.error as error:
+                raise LaunchError(
+                    f"{unit.name}: the log hint {hint.pattern!r} of its engine adapter: {error}",
+                    reason="bad-plan",
+                ) from error
         units[unit.name] = unit
     return units
 

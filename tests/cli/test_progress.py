@@ -57,6 +57,19 @@ def test_each_change_is_a_line_and_only_the_url_is_on_stdout() -> None:
     assert [line.split()[:2] for line in err.splitlines()] == [["p0", "STARTING"], ["p0", "READY"]]
 
 
+def test_the_url_is_printed_once_for_who_reads_it() -> None:
+    ready = status(Phase.READY, ONE)
+    out, err = run(ready, status(Phase.WORKING, ONE), ready)
+    assert out == "http://r\n"
+    assert "ready again: http://r" in err
+
+
+def test_on_one_terminal_the_live_display_prints_the_url() -> None:
+    out, err = run(status(Phase.READY, ONE), terminal=True)
+    assert out == ""
+    assert "http://r" in err
+
+
 def test_a_new_incarnation_in_the_same_state_is_a_change() -> None:
     _, err = run(
         status(Phase.WORKING, replace(ONE, incarnation=1)), status(Phase.WORKING, replace(ONE, incarnation=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -18,8 +19,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.launch import report, session
 from orchestrator.launch.paths import StateDir, controller_pid
 from orchestrator.launch.process import Table, send
+from orchestrator.launch.status import Status, ps_object
 
 pytestmark = pytest.mark.integration
 
@@ -39,6 +42,14 @@ def free_range(count: int) -> int:
         except OSError:
             continue
         return first
+
+
+class Blind:
+    """A view that sees nothing."""
+
+    def show(self, status: Status) -> None: ...
+
+    def say(self, text: str) -> None: ...
 
 
 class Shop:
@@ -90,9 +101,12 @@ class Shop:
         )
 
     def ps(self) -> dict[str, dict[str, Any]]:
-        done = self.pdctl("ps", "--json")
-        assert done.returncode == 0, done.stderr
-        return {i["name"]: i for i in json.loads(done.stdout)}
+        """What `ps --json` shows, without a process for it."""
+        return {i.name: ps_object(i) for i in asyncio.run(report.status(self.state)).instances}
+
+    def down(self) -> None:
+        """`down` for tests that are about something else."""
+        assert asyncio.run(session.down(self.state, Blind()))
 
     def marked(self) -> int:
         return len(Table.take().marked(self.state.id))
@@ -134,7 +148,8 @@ def test_detached_up_ps_logs_restart_down(shop: Shop) -> None:
     assert up.returncode == 0, up.stderr
     assert up.stdout.splitlines() == [f"http://127.0.0.1:{shop.first}", f"http://127.0.0.1:{shop.first + 1}"]
     assert "a-0              STARTING" in up.stderr
-    found = shop.ps()
+    listed = json.loads(shop.pdctl("ps", "--json").stdout)
+    found = {i["name"]: i for i in listed}
     assert {n: (i["state"], i["pool"], i["restarts"]) for n, i in found.items()} == {
         "a-0": ("ready", "a", 0),
         "b-0": ("ready", "b", 0),
@@ -173,7 +188,7 @@ def test_detached_up_that_fails_is_explained_and_left_to_look_at(shop: Shop) -> 
     assert {n: i["state"] for n, i in shop.ps().items()} == {"a-0": "ready", "b-0": "fatal"}
     shop.write()
     assert shop.pdctl("up", "--detach").returncode == 0
-    assert shop.pdctl("down").returncode == 0
+    shop.down()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -239,6 +254,23 @@ def test_ctrl_c_in_a_terminal_reaches_pdctl_and_not_the_engines(shop: Shop) -> N
     assert "KeyboardInterrupt" not in shop.state.log("a-0").read_text()
 
 
+def test_a_terminal_for_progress_leaves_the_url_to_the_pipe(shop: Shop) -> None:
+    leader, follower = pty.openpty()
+    up = shop.start("up", "--detach", stderr=follower)
+    os.close(follower)
+    shown = b""
+    try:
+        while chunk := os.read(leader, 4096):
+            shown += chunk
+    except OSError:
+        pass  # how a terminal says that its last user has left
+    os.close(leader)
+    assert finish(up)[:2] == (0, f"http://127.0.0.1:{shop.first}\nhttp://127.0.0.1:{shop.first + 1}\n")
+    assert b"INSTANCE" in shown
+    assert b"http://" not in shown
+    shop.down()
+
+
 def test_foreground_up_in_which_nothing_can_serve_stops_all(shop: Shop) -> None:
     shop.write(a={"max_restarts": 0, "flags": {"exit-after": 0}})
     code, out, err = finish(shop.start("up"))
@@ -253,7 +285,7 @@ def test_foreground_up_goes_on_with_what_serves(shop: Shop) -> None:
     up = shop.start("up")
     eventually(lambda: {i["state"] for i in shop.ps().values()} == {"ready", "fatal"})
     assert up.poll() is None
-    assert shop.pdctl("down").returncode == 0
+    shop.down()
     code, _, err = finish(up)
     assert code == 3
     assert "b-0: FATAL" in err
@@ -271,7 +303,7 @@ def test_killed_with_9_the_engines_live_on_and_are_adopted(shop: Shop) -> None:
     assert alone.stdout.count("READY") == 2
     assert shop.pdctl("up", "--detach").returncode == 0
     assert {n: i["pid"] for n, i in shop.ps().items()} == {n: i["pid"] for n, i in before.items()}
-    assert shop.pdctl("down").returncode == 0
+    shop.down()
 
 
 def test_changing_the_topology_changes_only_what_differs(shop: Shop) -> None:
@@ -284,7 +316,7 @@ def test_changing_the_topology_changes_only_what_differs(shop: Shop) -> None:
     assert after["a-0"]["pid"] == before["a-0"]["pid"]
     assert after["b-0"]["pid"] != before["b-0"]["pid"]
     assert shop.pdctl("logs", "topology.yaml", "b-0", "-n", "1").stdout == "changed\n"
-    assert shop.pdctl("down").returncode == 0
+    shop.down()
 
 
 def test_giving_up_the_wait(shop: Shop) -> None:
@@ -294,6 +326,11 @@ def test_giving_up_the_wait(shop: Shop) -> None:
     assert "not ready; it goes on without us" in up.stderr
     assert shop.ps()["a-0"]["state"] == "starting"
     assert shop.pdctl("down", "--force").returncode == 0
+    assert shop.marked() == 0
+
+
+def test_giving_up_the_wait_in_the_foreground(shop: Shop) -> None:
+    shop.write(a={"flags": {"ready-after": 3600}})
     code, _, err = finish(shop.start("up", "--timeout", "500ms"))
     assert (code, shop.marked()) == (3, 0)
     assert "not ready within 0.5 s; stopping all" in err
@@ -323,7 +360,7 @@ def test_a_topology_that_names_nothing_is_refused(shop: Shop) -> None:
 def test_secrets_are_never_printed(shop: Shop) -> None:
     shop.write(a={"env": {"KEY": "${env:SECRET}"}, "flags": {"say": "args: api_key=sk-very-secret"}})
     up = shop.pdctl("up", "--detach")
-    seen = [up, shop.pdctl("logs"), shop.pdctl("ps"), shop.pdctl("ps", "--json"), shop.pdctl("down")]
+    seen = [up, shop.pdctl("logs"), shop.pdctl("ps"), shop.pdctl("down")]
     assert all(done.returncode == 0 for done in seen)
     assert "sk-very-secret" not in "".join(done.stdout + done.stderr for done in seen)
     assert seen[1].stdout.endswith("a-0 | ***\n")
@@ -341,7 +378,7 @@ def test_a_taken_port_is_refused_and_its_holder_named(shop: Shop) -> None:
                 in done.stderr
             )
             assert "Traceback" not in done.stderr
-    assert shop.pdctl("down").returncode == 0
+    shop.down()
 
 
 def test_logs_follow_until_ctrl_c(shop: Shop) -> None:
@@ -353,7 +390,7 @@ def test_logs_follow_until_ctrl_c(shop: Shop) -> None:
     assert first_line(logs) == "b-0 | a line of today\n"
     logs.send_signal(signal.SIGINT)
     assert finish(logs)[0] == 0
-    assert shop.pdctl("down").returncode == 0
+    shop.down()
 
 
 def test_who_reads_us_may_leave(shop: Shop) -> None:
@@ -362,7 +399,7 @@ def test_who_reads_us_may_leave(shop: Shop) -> None:
     up = shop.start("up", stdout=write, stderr=write)
     os.close(write)
     eventually(lambda: {i["state"] for i in shop.ps().values()} == {"ready"})
-    assert shop.pdctl("down").returncode == 0
+    shop.down()
     assert up.wait(timeout=GUARD_S) == 0
 
 

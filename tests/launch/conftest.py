@@ -17,16 +17,17 @@ from orchestrator.core.lifecycle import State
 from orchestrator.core.restart import RestartPolicy
 from orchestrator.core.types import Role
 from orchestrator.launch import testing
+from orchestrator.launch.base import Process
 from orchestrator.launch.controller import controller
 from orchestrator.launch.keeper import Tuning
 from orchestrator.launch.paths import Lock, StateDir
-from orchestrator.launch.process import Identity, Table, identify, send
+from orchestrator.launch.process import Identity, Table, environment, identify, send
 from orchestrator.launch.status import InstanceStatus, Phase, Status
 from orchestrator.launch.supervisor import Supervisor
 from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan
 
 DATA = Path(__file__).parents[1] / "data" / "launch"
-GUARD_S = 60.0
+GUARD_S = 20.0
 """A guard against a hang, not a measure of anything."""
 TUNING = Tuning(
     restart=RestartPolicy(base_s=0.01, cap_s=0.02),
@@ -101,10 +102,13 @@ class Bench:
 
     async def first(self, supervisor: Supervisor, holds: Callable[[Status], bool]) -> Status:
         status: Status | None = None
-        async with asyncio.timeout(GUARD_S), aclosing(supervisor.watch(0.05)) as statuses:
-            async for status in statuses:
-                if holds(status):
-                    return status
+        try:
+            async with asyncio.timeout(GUARD_S), aclosing(supervisor.watch(0.05)) as statuses:
+                async for status in statuses:
+                    if holds(status):
+                        return status
+        except TimeoutError:
+            raise AssertionError(f"still {status}; {self.log('controller')}") from None
         raise AssertionError(f"ended with {status}")
 
     def kill9(self, pid: int) -> None:
@@ -116,6 +120,10 @@ class Bench:
         async with asyncio.timeout(GUARD_S):
             while not holds():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+
+    async def shows(self, process: Process) -> None:
+        """Wait until its environment can be read: for a moment after `exec` it is empty."""
+        await self.eventually(lambda: environment(process.identity.pid))
 
     def marked(self) -> set[Identity]:
         """The living processes of this deployment."""

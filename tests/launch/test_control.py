@@ -22,6 +22,7 @@ async def raw(bench: Any, line: bytes) -> bytes:
     with unix.short(bench.state.control) as name:
         reader, writer = await asyncio.open_unix_connection(name)
     writer.write(line)
+    writer.write_eof()
     answer = await reader.read()
     writer.close()
     return answer
@@ -64,8 +65,23 @@ async def test_a_client_of_another_version_is_told_what_to_do(bench: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    "line", [b"\n", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"op": "apply", "protocol": 1}\n']
+    "asked",
+    [
+        {"op": "follow", "protocol": 0},
+        {"op": "apply", "protocol": 1},
+        [1],
+        {"op": "apply", "protocol": 1, "plan": '{"sk-secret": 1}'},
+    ],
 )
+async def test_what_is_not_understood_is_answered_without_a_quote(bench: Any, asked: Any) -> None:
+    async with bench.controller():
+        answer = await raw(bench, json.dumps(asked).encode() + b"\n")
+    assert json.loads(answer)["ok"] is False
+    assert json.loads(answer)["reason"] == "protocol"
+    assert b"sk-secret" not in answer
+
+
+@pytest.mark.parametrize("line", [b"\n", b"GET / HTTP/1.1\r\n\r\n", b""])
 async def test_nonsense_does_no_harm(bench: Any, line: bytes) -> None:
     async with bench.controller():
         await raw(bench, line)

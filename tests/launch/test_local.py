@@ -75,6 +75,7 @@ async def test_it_inherits_where_things_are_and_nothing_else(bench: Any) -> None
     child = script(bench, "import time; time.sleep(3600)", env={"HOME": word("/plan"), "A": word("1")})
     process = launcher.start(child, 2)
     try:
+        await bench.shows(process)
         found = environment(process.identity.pid)
     finally:
         await process.sweep(0.0)
@@ -122,7 +123,7 @@ async def test_orphans_of_a_dead_leader_are_remembered(
     note = tmp_path / "children"
     process = launcher.start(unit(bench, bench.engine("p0", "--children", note)), 1)
     loose += await written(bench, note)
-    process.remember()
+    launcher.remember([process])
     os.kill(process.identity.pid, 9)
     assert await over(process) == -9
     assert [pid for pid in loose if identify(pid)] == []
@@ -144,7 +145,7 @@ async def test_leaders_are_found_and_adopted(bench: Any, launcher: LocalLauncher
     assert (found.mark, found.identity) == (Mark(bench.state.id, "p0", 4), started.identity)
     assert found.digest == engine.digest
     adopted = launcher.adopt(found.identity, found.mark)
-    adopted.remember()
+    launcher.remember([adopted])
     assert isinstance(started, LocalProcess)
     adopted.terminate()
     async with asyncio.timeout(30):
@@ -157,6 +158,8 @@ async def test_leaders_are_found_and_adopted(bench: Any, launcher: LocalLauncher
 async def test_strays_are_ended_and_what_is_kept_is_not(bench: Any, launcher: LocalLauncher) -> None:
     kept = launcher.start(unit(bench, bench.engine("p0")), 2)
     stray = launcher.start(unit(bench, bench.engine("p1")), 5)
+    await bench.shows(kept)
+    await bench.shows(stray)
     assert await launcher.sweep_strays({"p0": 2, "p1": 6}) == []
     assert identify(stray.identity.pid) is None
     assert identify(kept.identity.pid) == kept.identity

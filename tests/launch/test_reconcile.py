@@ -26,13 +26,13 @@ def test_first_start_begins_all_at_once() -> None:
     assert found == Changes(start=("p1", "d1", "router"))
 
 
-@pytest.mark.parametrize("state", [State.PENDING, State.STARTING, State.READY, State.BACKOFF])
+@pytest.mark.parametrize("state", [State.PENDING, State.STARTING, State.READY])
 def test_what_is_the_same_and_lives_is_kept(state: State) -> None:
     same = {"p1": "prefill a", "d1": "decode b"}
     assert reconcile(want(**same), have(state, **same)) == Changes()
 
 
-@pytest.mark.parametrize("state", [State.FATAL, State.STOPPED, State.DRAINING, State.STOPPING])
+@pytest.mark.parametrize("state", [State.BACKOFF, State.FATAL, State.STOPPED, State.DRAINING, State.STOPPING])
 def test_what_is_the_same_but_ended_or_ending_gets_a_new_life(state: State) -> None:
     assert reconcile(want(p1="prefill a"), have(state, p1="prefill a")) == Changes(start=("p1",))
 
@@ -96,7 +96,7 @@ def test_every_unit_is_dealt_with_exactly_once(
     assert set(found.remove) == set(current) - set(wanted)
     for name in set(wanted) - set(found.touched):
         assert current[name].digest == wanted[name].digest
-        assert current[name].state in (State.PENDING, State.STARTING, State.READY, State.BACKOFF)
+        assert current[name].state in (State.PENDING, State.STARTING, State.READY)
     assert (
         reconcile(wanted, {n: Current(t.role, t.digest, R, t.ports) for n, t in wanted.items()}) == Changes()
     )

@@ -178,6 +178,17 @@ async def test_a_second_up_hands_its_plan_over(bench: Any, seen: Seen) -> None:
     await session.down(bench.state, seen)
 
 
+async def test_two_topologies_of_one_name_are_told_apart(bench: Any, seen: Seen) -> None:
+    plan = bench.plan(bench.engine("p0"))
+    await session.up_detached(plan, seen, None)
+    assert seen.said == []
+    await session.up_detached(replace(plan, file="/other/test.yaml"), seen, None)
+    assert seen.said == [
+        f"{bench.state.root} was last run from test.yaml; it is made to follow /other/test.yaml now"
+    ]
+    await session.down(bench.state, seen)
+
+
 async def test_a_taken_port_reaches_the_one_who_asked(bench: Any, seen: Seen) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]

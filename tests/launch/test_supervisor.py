@@ -44,10 +44,10 @@ async def test_up_with_a_router_then_down(bench: Any) -> None:
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(f"{status.url}/ready")).status_code == 200
         assert len(bench.marked()) == 3
+        hints = bench.state.root / "hints"
+        await bench.eventually(lambda: {"ungate 1 p0", "ungate 1 d0"} <= set(hints.read_text().splitlines()))
         await bench.stop(supervisor)
     assert not bench.marked()
-    hints = (bench.state.root / "hints").read_text().splitlines()
-    assert {"ungate 1 p0", "ungate 1 d0"} <= set(hints)
     records = read_records(bench.state.db)
     assert {r.state for r in records.values()} == {State.STOPPED}
     assert {r.exit_code for r in records.values()} == {0}
@@ -125,6 +125,7 @@ async def test_a_process_that_was_never_recorded_is_adopted_without_a_database(b
     plan = bench.plan(bench.engine("p0"))
     bench.state.create()
     process = LocalLauncher(bench.state).start(units_of(plan)["p0"], 6)
+    await bench.shows(process)
     async with bench.controller() as supervisor:
         supervisor.apply(plan)
         (one,) = (await bench.until(supervisor, Phase.READY)).instances
@@ -138,6 +139,7 @@ async def test_what_is_marked_and_belongs_to_nobody_is_ended(bench: Any) -> None
         supervisor.apply(plan)
         await bench.until(supervisor, Phase.READY)
     stray = LocalLauncher(bench.state).start(units_of(bench.plan(bench.engine("p0")))["p0"], 99)
+    await bench.shows(stray)
     async with bench.controller() as supervisor:
         assert identify(stray.identity.pid) is None
         assert supervisor.status().instances[0].incarnation == 1

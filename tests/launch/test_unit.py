@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.types import Role
+from orchestrator.engines.base import LogHint
 from orchestrator.errors import LaunchError
 from orchestrator.launch.testing import instance, plan, router, word
 from orchestrator.launch.unit import ROUTER, secrets_of, units_of
@@ -53,6 +54,11 @@ def test_names_that_cannot_be_are_refused(tmp_path: Path, name: str) -> None:
 def test_a_name_used_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="'p0'"):
         units_of(plan(tmp_path, P, P))
+
+
+def test_a_hint_that_is_no_pattern_is_the_adapter_s_fault(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="p0: the log hint '\\(' of its engine adapter"):
+        units_of(plan(tmp_path, replace(P, hints=(LogHint("(", "x"),))))
 
 
 def test_a_plan_without_digests_is_told_apart_by_what_is_run(tmp_path: Path) -> None:
