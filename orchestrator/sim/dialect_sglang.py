@@ -355,11 +355,11 @@ class SglangDialect:
     def terminate(self) -> None:
         """Drain: probes say 503, requests are still served, and the process exits once it is idle."""
         self._host.draining = True
-        self._host.later(self._host.options.drain_poll_s, self._leave_if_idle)
+        self._host.after(self._host.options.drain_poll_s, self._leave_if_idle)
 
     def _leave_if_idle(self) -> None:
         if self._host.engine.generations or self._host.calls:
-            self._host.later(self._host.options.drain_poll_s, self._leave_if_idle)
+            self._host.after(self._host.options.drain_poll_s, self._leave_if_idle)
         else:
             self._host.leave()
 

@@ -273,7 +273,7 @@ class VllmDialect:
         if not host.options.shutdown_timeout_s:
             self._abort_all()
             return
-        host.later(host.options.shutdown_timeout_s, self._abort_all)
+        host.after(host.options.shutdown_timeout_s, self._abort_all)
         self._leave_if_idle()
 
     def _leave_if_idle(self) -> None:

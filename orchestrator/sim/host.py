@@ -57,7 +57,11 @@ class Host:
 
     def later(self, virtual_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         """Call something after some virtual time (which does not stand still with the engine)."""
-        return self._loop.call_later(self.clock.real_s(virtual_s), call)
+        return self.after(self.clock.real_s(virtual_s), call)
+
+    def after(self, real_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call something after some real time, whatever the speed."""
+        return self._loop.call_later(real_s, call)
 
     async def sleep(self, virtual_s: float) -> None:
         """Wait some virtual time."""

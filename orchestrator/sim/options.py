@@ -54,7 +54,7 @@ class SimOptions:
     faults: str | None = None
     load_delay_s: float = 0.0
     shutdown_timeout_s: float = 0.0
-    drain_poll_s: float = 5.0
+    drain_poll_s: float = 0.2
     env: Mapping[str, str] = field(default_factory=dict)
 
     def env_s(self, name: str, default: float) -> float:
@@ -114,13 +114,13 @@ def parser() -> argparse.ArgumentParser:
         type=_natural,
         default=0.0,
         dest="shutdown_timeout_s",
-        help="vLLM: drain that long on SIGTERM (0: abort what runs)",
+        help="vLLM: drain that long on SIGTERM, in real seconds (0: abort what runs)",
     )
     p.add_argument(
         "--drain-poll-s",
         type=_positive,
-        default=5.0,
-        help="SGLang: how often a draining server looks whether it is idle",
+        default=0.2,
+        help="SGLang: how often a draining server looks whether it is idle, in real seconds (the real one: 5)",
     )
     return p
 

@@ -474,7 +474,7 @@ async def test_metrics_of_each_role(sglang: Any, client: Any) -> None:
 
 
 async def test_term_drains_still_serving(client: Any) -> None:
-    with SimProcess("--speed", "40", "--drain-poll-s", "40") as engine:
+    with SimProcess("--speed", "40", "--drain-poll-s", "1") as engine:
         body = {"model": "sim", "prompt": "x", "max_tokens": 9000, "ignore_eos": True}
         long = asyncio.create_task(client.post(engine, "/v1/completions", body))
         await client.until(engine, lambda state: state["calls"] == 1)

@@ -307,3 +307,20 @@ async def test_one_seed_hashes_alike_in_every_process_and_ids_differ(client: Any
     with spawn(("--seed", "1"), ("--seed", "1"), common=("--speed", "20")) as pair:
         ids = {(await client.post(engine, PATH, SHORT)).json()["id"] for engine in pair}
     assert len(ids) == 2
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "vllm"])
+async def test_an_idle_engine_leaves_on_term_whatever_its_speed_and_whoever_keeps_a_connection(
+    dialect: str,
+) -> None:
+    """What takes virtual time would take hours at this speed."""
+    flags = ("--dialect", dialect, "--speed", "0.0001", "--shutdown-timeout", "9000")
+    with SimProcess(*flags) as engine:
+        kept = [await asyncio.open_connection("127.0.0.1", engine.port) for _ in range(3)]
+        for reader, writer in kept[:2]:
+            writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+        engine.terminate()
+        assert engine.wait() == 0
+        for _, writer in kept:
+            writer.close()
