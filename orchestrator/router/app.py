@@ -148,8 +148,10 @@ class RouterApp:
             status = error.http_status
             headers = (*identity, *replies.error_headers(error))
             exchange.respond(status, replies.error_body(error), headers)
-            outcome = Outcome(request_id, End.REFUSED, status, error.reason)
-            self._metrics.request_done(outcome, "other", "")
+            if exchange.path not in WITHOUT_KEY:
+                # A load balancer that finds the router not ready asks on and on: no requests of anyone.
+                outcome = Outcome(request_id, End.REFUSED, status, error.reason)
+                self._metrics.request_done(outcome, "other", "")
         else:
             exchange.respond(200, body, (*identity, *replies.JSON))
 

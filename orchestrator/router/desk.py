@@ -80,6 +80,7 @@ class Desk:
             self._timer.cancel()
 
     def _deliver(self, decisions: Sequence[Decision]) -> None:
+        """Hand decisions to whom they are for; time may be due anew after any call."""
         for decision in decisions:
             answer = self._waiting.pop(decision.request_id, None)
             if answer is None or answer.done():

@@ -102,25 +102,30 @@ class Dispatch:
             record.assigned(assign.route, self.road.clock.now_s())
             self._counts.stage("queue", record.stages["queue"])
             legs = handover.plan(self._registry, ask, assign.route)
-            with self.rooms.lease(sum(legs.rooms)) as room:
-                items = legs.items(exchange.path, record, ask, room)
+            rooms = self.rooms.take(sum(legs.rooms))
+            try:
+                items = legs.items(exchange.path, record, ask, rooms.start)
                 unit = Unit(self.road, record, handover.answer(exchange, record, ask, len(items)), items)
-                try:
-                    await unit.run()
-                except RequestError as error:
-                    if not self._may_repeat(exchange, record, unit):
-                        raise
-                    record.failed(error, begun=False)
-                    self._desk.finish(record.outcome(self.road.clock.now_s()))
-                    record.again()
-                    request = replace(request, avoid=(*request.avoid, *unit.failed_at))
-                else:
-                    record.usage = unit.usage()
+                if await self._run(unit, exchange, record):
                     return
+            finally:
+                self.rooms.free(rooms)
+            request = replace(request, avoid=(*request.avoid, *unit.failed_at))
 
-    def _may_repeat(self, exchange: Exchange, record: Record, unit: Unit) -> bool:
-        untouched = unit.safe_to_repeat and not exchange.started
-        return untouched and record.attempts < MAX_ATTEMPTS and self._budget.spend()
+    async def _run(self, unit: Unit, exchange: Exchange, record: Record) -> bool:
+        """Run the legs; False when they have failed in a way that another attempt may follow."""
+        try:
+            await unit.run()
+        except RequestError as error:
+            untouched = unit.safe_to_repeat and not exchange.started
+            if not untouched or record.attempts == MAX_ATTEMPTS or not self._budget.spend():
+                raise
+            record.failed(error, begun=False)
+            self._desk.finish(record.outcome(self.road.clock.now_s()))
+            record.again()
+            return False
+        record.usage = unit.usage()
+        return True
 
     def _fail(self, exchange: Exchange, record: Record, error: RequestError) -> None:
         """Tell the client: an HTTP error while that is possible, else an event and no final mark."""

@@ -14,7 +14,7 @@ from orchestrator.router.legs import Call, Item, leg_name
 from orchestrator.router.record import Record
 from orchestrator.router.road import Place, Road
 from orchestrator.router.stages import overdue
-from orchestrator.router.stream import Stream, Usage, unfinished, usage
+from orchestrator.router.stream import Stream, Usage, unfinished
 from orchestrator.wire.client import ConnectError, Connection, Progress, WireError, request_head
 from orchestrator.wire.exchange import Exchange
 
@@ -110,11 +110,7 @@ class Unit:
     def _send(self, item: int, leg: Leg, place: Place, connection: Connection) -> None:
         road = self._road
         now_s = road.clock.now_s()
-        headers = [*leg.headers]
-        if not any(name == "content-type" for name, _ in headers):
-            headers.append(("content-type", "application/json"))
-        if road.key is not None:
-            headers.append(("authorization", f"Bearer {road.key}"))
+        headers = leg.headers if road.key is None else (*leg.headers, ("authorization", f"Bearer {road.key}"))
         call = Call(self, item, leg, place, connection, now_s)
         self._calls[call] = None
         head = request_head("POST", leg.path, place.authority, headers, sum(map(len, leg.body)))
@@ -124,18 +120,8 @@ class Unit:
         self._tell(leg, "sent", now_s)
 
     def usage(self) -> Usage:
-        """The tokens of the request; what finished legs told goes before what the client was told."""
-        parts = []
-        for item in self._items:
-            notes, seen = item.machine.notes, item.usage
-            parts.append(
-                Usage(
-                    prompt=notes.get("prompt_tokens", seen.prompt),
-                    completion=seen.completion,
-                    cached=notes.get("cached_tokens", seen.cached),
-                )
-            )
-        return self._answer.usage(parts)
+        """The tokens of the whole request."""
+        return self._answer.usage([item.usage() for item in self._items])
 
     # -- what the calls tell
 
@@ -171,7 +157,8 @@ class Unit:
         if stream.ended_badly():
             # The client has been told by the finish reason; the books should say so too.
             self._record.end, self._record.reason = End.BROKEN, "engine-aborted"
-        self._complete(call, stream.usage())
+        self._items[call.item].stream = stream
+        self._complete(call)
 
     def answered(self, call: Call, body: bytes) -> None:
         """A gathered answer is whole: the client's, an error, or a step of the hand-off."""
@@ -251,16 +238,16 @@ class Unit:
 
     def _relay(self, call: Call, body: bytes) -> None:
         self._answer.whole(call.item, call.status, call.headers, body)
-        self._complete(call, usage(body))
+        self._items[call.item].body = body
+        self._complete(call)
 
-    def _complete(self, call: Call, found: Usage) -> None:
+    def _complete(self, call: Call) -> None:
         """The relayed leg of an item has ended well; the client's answer ends with the last of them."""
         item = self._items[call.item]
         if not item.begun:
             item.begun = True
             self._tell_begun(call.leg, self._road.clock.now_s())
         item.done = True
-        item.usage = found
         self._drop(call, "ok")
         if not all(one.done for one in self._items):
             return

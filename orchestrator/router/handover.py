@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.core.types import Endpoint, Route
 from orchestrator.engines.base import Engine, HandoffRequest
@@ -17,8 +17,7 @@ from orchestrator.router.record import Record
 from orchestrator.wire.exchange import Exchange
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(NamedTuple):
     """One attempt: the ends of its route, the bodies to hand off there, and how many rooms they take.
 
     `bodies` is the request as it came, or, when `split`, the single requests that its engine needs.
@@ -81,7 +80,7 @@ def answer(exchange: Exchange, record: Record, ask: Ask, items: int) -> Answer:
     identity = replies.identity(record.id, record.client_id)
     if items == 1:
         return Single(exchange, identity)
-    samples = max(1, ask.view.n // ask.prompt.count)
+    samples = max(1, ask.view.n // ask.prompt.number)
     return Merged(exchange, identity, record.kind, items, samples)
 
 

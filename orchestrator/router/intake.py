@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from orchestrator.core.types import PathKind, RequestView
 from orchestrator.engines.splice import JsonBody
@@ -23,8 +22,7 @@ class Counts(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A request as read: its view, its body, what there is for it, and the headers engines get to see."""
 
     view: RequestView

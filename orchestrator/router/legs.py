@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.engines.base import Handoff, Leg
 from orchestrator.router.replies import Headers
 from orchestrator.router.road import Place
-from orchestrator.router.stream import Stream, Usage
+from orchestrator.router.stream import Stream, Usage, usage
 from orchestrator.wire.client import Connection
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -126,7 +126,8 @@ class Item:
     """One hand-off of the unit.
 
     `merges`: the client's answer is made of both legs' bodies, kept here until both are there. `begun`:
-    its relayed leg is generating, `done`: has ended well. `fed_s`: when its other leg answered.
+    its relayed leg is generating, `done`: has ended well. `fed_s`: when its other leg answered. What was
+    relayed is in `stream`, or in `body`.
     """
 
     machine: Handoff
@@ -136,7 +137,18 @@ class Item:
     fed_s: float = 0.0
     begun: bool = False
     done: bool = False
-    usage: Usage = field(default_factory=Usage)
+    stream: Stream | None = None
+    body: bytes = b""
+
+    def usage(self) -> Usage:
+        """The item's tokens: what finished legs told goes before what the client was told."""
+        notes = self.machine.notes
+        told = usage(self.body) if self.stream is None else self.stream.usage()
+        return Usage(
+            prompt=notes.get("prompt_tokens", told.prompt),
+            completion=told.completion,
+            cached=notes.get("cached_tokens", told.cached),
+        )
 
 
 def leg_name(leg: Leg) -> str:

@@ -104,11 +104,13 @@ class Offers:
             if engine.serves(kind, endpoint.role, apart):
                 ways.setdefault((id(engine), apart), Way(engine, apart, endpoint.facts))
         if not ways:
+            alone = any(self._registry.engine(e.id).serves(kind, Role.UNIFIED, False) for e in mine)
             roles = ", ".join(sorted({e.role.value for e in mine}))
-            raise NotServed(
-                f"the endpoints of model {model!r} ({roles}) do not serve this path; it needs a unified one",
-                reason="path-not-served",
+            why = (
+                f"it needs a unified endpoint, and there is none ({roles})" if alone else "its engine cannot"
             )
+            message = f"model {model!r} does not serve this path: {why}"
+            raise NotServed(message, reason="path-not-served")
         all_engines = [self._registry.engine(e.id) for e in mine]
         return Offer(
             ways=tuple(ways.values()),

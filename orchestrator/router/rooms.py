@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 
 ROOM_BITS = 63
 """Engines read a room as a signed 64-bit integer."""
+
+LAST_ROOM = (1 << ROOM_BITS) - 1
 
 
 class Rooms:
@@ -21,22 +21,17 @@ class Rooms:
         """Rooms in use."""
         return len(self._live)
 
-    @contextmanager
-    def lease(self, count: int) -> Iterator[int]:
-        """The first of `count` consecutive rooms that are free, held while the context lasts; 0 for none."""
-        if count == 0:
-            yield 0
-            return
-        rooms = self._find(count)
-        self._live.update(rooms)
-        try:
-            yield rooms.start
-        finally:
-            self._live.difference_update(rooms)
-
-    def _find(self, count: int) -> range:
+    def take(self, count: int) -> range:
+        """`count` consecutive rooms that are free, to be given back by `free`; none of them is 0."""
+        if not count:
+            return range(0)
         while True:
-            first = self._rng.randrange(1, (1 << ROOM_BITS) - count)
+            first = self._rng.getrandbits(ROOM_BITS)
             rooms = range(first, first + count)
-            if self._live.isdisjoint(rooms):
+            if 0 < first <= LAST_ROOM - count and self._live.isdisjoint(rooms):
+                self._live.update(rooms)
                 return rooms
+
+    def free(self, rooms: range) -> None:
+        """Give rooms back."""
+        self._live.difference_update(rooms)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -21,8 +20,7 @@ _RECENT = 4  # pieces kept for the end: the last content, the usage and [DONE] m
 _FAILED = frozenset(("error", "abort"))
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens as the engine counted them; None where it did not say."""
 
     prompt: int | None = None
@@ -30,8 +28,7 @@ class Usage:
     cached: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EngineError:
+class EngineError(NamedTuple):
     """An error that an engine reported as an event of a stream: what `Engine.map_error` wants to know."""
 
     status: int

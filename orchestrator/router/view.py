@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.core.prefix import chain
 from orchestrator.core.types import PathKind, RequestView
@@ -45,8 +44,7 @@ _PROMPTS: Mapping[PathKind, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(NamedTuple):
     """A request's prompt, or prompts: the JSON text that stands for it, its tokens, and how many there are.
 
     `exact`: the client sent token ids, so that `tokens` is no estimate. `longest` is of a single prompt.
@@ -56,11 +54,10 @@ class Prompt:
     tokens: int
     longest: int
     exact: bool
-    count: int
+    number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """What comes from the request beside its body: see RequestView."""
 
     id: str
@@ -115,8 +112,8 @@ def read(kind: PathKind, body: JsonBody, model: str, prompt: Prompt, seed: int, 
     if not isinstance(sampling, dict):
         sampling = {}
     samples = _count(sampling, "n", 1)
-    if not 1 <= samples * prompt.count <= MAX_CHOICES:
-        message = f"asks for {samples * prompt.count} answers; at most {MAX_CHOICES} in one request"
+    if not 1 <= samples * prompt.number <= MAX_CHOICES:
+        message = f"asks for {samples * prompt.number} answers; at most {MAX_CHOICES} in one request"
         raise BadRequest(message, param="n")
     limit = NO_LIMIT_TOKENS.get(kind, OPEN_ENDED_TOKENS)
     for name in _LIMITS:
@@ -131,7 +128,7 @@ def read(kind: PathKind, body: JsonBody, model: str, prompt: Prompt, seed: int, 
         prompt_tokens=prompt.tokens,
         max_tokens=limit,
         stream=fields.get("stream") is True,
-        n=samples * prompt.count,
+        n=samples * prompt.number,
         slo_class=asked.slo_class,
         tenant=asked.tenant,
         block_hashes=chain(seed, prompt.text, BLOCK_BYTES),

@@ -69,7 +69,7 @@ def test_the_model() -> None:
 )
 def test_prompts(kind: PathKind, fields: dict[str, Any], tokens: int, count: int, exact: bool) -> None:
     prompt = prompt_of(kind, body(**fields))
-    assert (prompt.tokens, prompt.count, prompt.exact) == (tokens, count, exact)
+    assert (prompt.tokens, prompt.number, prompt.exact) == (tokens, count, exact)
 
 
 def test_a_chat_is_estimated_by_its_text() -> None:

@@ -181,7 +181,7 @@ class Machine:
             engine_id=request.engine_id(kind),
             relay=relay,
             stream=relay and request.stream,
-            headers=request.headers,
+            headers=(("content-type", "application/json"), *request.headers),
         )
 
 
