@@ -92,6 +92,8 @@ class InstanceSpec:
     """The model's revision on the hub, where the topology names one; the same for every instance."""
     vocab_size: int | None = None
     """Tokens in the model's vocabulary, if they are known."""
+    drain_s: float = 30.0
+    """How long a stop waits after TERM before KILL."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from orchestrator.engines.base import InstanceSpec, LintContext, PortNeed, Shape
 from orchestrator.engines.hints import COMMON
 from orchestrator.engines.sglang import SGLang
 from orchestrator.engines.vllm import VLLM
-from orchestrator.engines.vllm.command import SHUTDOWN_TIMEOUT_S, family
+from orchestrator.engines.vllm.command import family, shutdown_timeout_s
 from orchestrator.errors import Problem, TopologyError
 
 _PORTS = ("http", "bootstrap", "side-channel")
@@ -60,7 +60,8 @@ class _Simulated:
         own.put(f"role {spec.role.value}", **_transfer(self.dialect, spec))
         own.put("adapter", enable_cache_report=True)
         if self.dialect == "vllm":
-            own.put("adapter", enable_server_load_tracking=True, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+            own.put("adapter", enable_server_load_tracking=True)
+            own.put("plan", shutdown_timeout=shutdown_timeout_s(spec))
         own.put("pool", **{name: value for name, value in spec.options.items() if name != "dialect"})
         own.put("credentials", api_key=spec.key)
         merged = flags.merge(own, spec.flags, _ALIASES)

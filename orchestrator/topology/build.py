@@ -106,6 +106,7 @@ def _base_spec(inputs: Inputs, part: Part, index: int, name: str) -> InstanceSpe
         options=dict(pool.options),
         revision=topology.model.revision,
         vocab_size=inputs.vocab_size,
+        drain_s=part.profile.drain_s if pool.drain_timeout is None else pool.drain_timeout,
     )
 
 
@@ -182,7 +183,7 @@ def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) ->
         external=external,
         disaggregated=spec.disaggregated,
         max_restarts=profile.max_restarts if pool.max_restarts is None else pool.max_restarts,
-        drain_s=profile.drain_s if pool.drain_timeout is None else pool.drain_timeout,
+        drain_s=spec.drain_s,
     )
     return replace(made, digest=_digest(made))
 

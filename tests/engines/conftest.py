@@ -50,6 +50,7 @@ def spec() -> Callable[..., InstanceSpec]:
             "bind": "10.0.0.1",
             "ports": {"http": 30000},
             "disaggregated": role is not Role.UNIFIED,
+            "drain_s": 60.0,
         } | fields
         return InstanceSpec(flags=_settings(flags), env=_settings(env), **values)
 

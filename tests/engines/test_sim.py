@@ -75,7 +75,7 @@ def test_the_simulator_understands_its_command_line_for_vllm(spec: Spec) -> None
         "vllm", "decode", "10.0.0.1", 30002,
     )  # fmt: skip
     assert (made.transfer, made.recompute, made.page_size) == ("nixl", True, 32)
-    assert (made.load_tracking, made.shutdown_timeout_s) == (True, 30.0)
+    assert (made.load_tracking, made.shutdown_timeout_s) == (True, 55.0)
     assert orjson.loads(made.faults or "") == {"rules": []}
 
 

@@ -16,9 +16,8 @@ LEASE_S = 30
 """Seconds a prefill holds KV that nobody has come for; decode renews it from when it has the request. The
 engine's default, rendered so that a plan shows it."""
 
-SHUTDOWN_TIMEOUT_S = 30
-"""Seconds of drain after TERM (default 0: running requests are cut). Not below the lease, so that KV already
-promised can still be fetched."""
+KILL_MARGIN_S = 5
+"""Seconds between the end of the engine's own drain and KILL, for it to leave in good order."""
 
 EVENT_PORTS = 2
 """Per DP rank: KV events and their replay."""
@@ -79,6 +78,11 @@ def command(spec: InstanceSpec) -> Command:
     return Command(argv=(*start, *flags.words(merged)), env=flags.variables(env))
 
 
+def shutdown_timeout_s(spec: InstanceSpec) -> int:
+    """Seconds of drain after TERM (vLLM's default is 0: running requests are cut): all that KILL leaves."""
+    return max(1, int(spec.drain_s) - KILL_MARGIN_S)
+
+
 def kv_transfer_config(spec: InstanceSpec) -> dict[str, Any] | None:
     """What the role implies for `--kv-transfer-config`; None for a unified instance."""
     kv_role = _KV_ROLES.get(spec.role)
@@ -117,7 +121,7 @@ def _flags(spec: InstanceSpec) -> flags.Settings:
         own.put("plan", master_addr=spec.options.get("head_address", spec.address))
         own.put("plan", master_port=spec.ports.get("master"))
     own.put("adapter", enable_prompt_tokens_details=True, enable_server_load_tracking=True)
-    own.put("adapter", shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    own.put("plan", shutdown_timeout=shutdown_timeout_s(spec))
     return own
 
 

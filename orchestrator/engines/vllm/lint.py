@@ -11,10 +11,11 @@ from orchestrator.engines.base import InstanceSpec, LintContext, Setting
 from orchestrator.engines.linting import Writer, one_per_pool, sides
 from orchestrator.engines.vllm.command import (
     ALIASES,
+    KILL_MARGIN_S,
     LEASE_S,
-    SHUTDOWN_TIMEOUT_S,
     family,
     kv_transfer_config,
+    shutdown_timeout_s,
 )
 from orchestrator.engines.vllm.known import FLAGS, VERSION
 from orchestrator.errors import Problem
@@ -65,6 +66,7 @@ def lint(context: LintContext) -> Sequence[Problem]:
         *linting.disagreements(writer, _PAIRED, writer.flag),
         *_pairs(writer),
         *_prefills(writer),
+        *_killed_early(writer),
         *linting.unroutable(writer, _side_channel, "the address that decode fetches KV from"),
     ]
 
@@ -185,17 +187,34 @@ def _prefills(writer: Writer) -> Iterator[Problem]:
         config = flags.as_object(merged["kv-transfer-config"].value) or {}
         extra = config.get("kv_connector_extra_config") or {}
         lease = extra.get("kv_lease_duration", LEASE_S)
-        drain = flags.number(merged.get("shutdown-timeout"))
-        drain = SHUTDOWN_TIMEOUT_S if drain is None else drain
+        own = flags.number(merged.get("shutdown-timeout"))
+        drain = shutdown_timeout_s(spec) if own is None else own
         if family(spec.transfer) == "nixl" and isinstance(lease, int | float) and drain < lease:
+            enough = f"drain_timeout: {int(lease) + KILL_MARGIN_S}s"
             yield writer.problem(
                 spec,
                 "drain-below-lease",
                 f"--shutdown-timeout {drain} is below the lease of {lease} s: stopping a prefill can take KV "
                 "away that decode was promised",
-                hint=f"--shutdown-timeout {int(lease)} or more",
-                field="flags.shutdown-timeout",
+                hint=f"{enough if own is None else f'--shutdown-timeout {int(lease)}'} or more",
+                field="drain_timeout" if own is None else "flags.shutdown-timeout",
                 at=merged.get("shutdown-timeout"),
+                severity="warn",
+            )
+
+
+def _killed_early(writer: Writer) -> Iterator[Problem]:
+    for spec in one_per_pool(writer.context.specs):
+        setting = writer.user(spec).get("shutdown-timeout")
+        own = flags.number(setting)
+        if own is not None and own > spec.drain_s:
+            yield writer.problem(
+                spec,
+                "ineffective-flag",
+                f"--shutdown-timeout {own} is longer than drain_timeout, {spec.drain_s:g} s: KILL is first",
+                hint="leave it out: it follows from drain_timeout",
+                field="flags.shutdown-timeout",
+                at=setting,
                 severity="warn",
             )
 

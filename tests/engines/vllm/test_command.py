@@ -40,7 +40,7 @@ def test_prefill(spec: Spec) -> None:
         '{"kv_connector":"NixlConnector","kv_role":"kv_producer",'
         '"kv_connector_extra_config":{"kv_lease_duration":30}}',
         *("--tensor-parallel-size", "2"),
-        *("--enable-prompt-tokens-details", "--enable-server-load-tracking", "--shutdown-timeout", "30"),
+        *("--enable-prompt-tokens-details", "--enable-server-load-tracking", "--shutdown-timeout", "55"),
     ]
     assert env(made) == {
         "PYTHONSAFEPATH": "1",
@@ -133,6 +133,12 @@ def test_case_3_every_port_is_the_plans(
     role: Role, shape: Shape, transfer: str | None, needs: list[tuple[str, int]]
 ) -> None:
     assert VLLM().ports(role, shape, transfer) == tuple(PortNeed(*need) for need in needs)
+
+
+@pytest.mark.parametrize(("drain_s", "rendered"), [(60.0, "55"), (20.5, "15"), (6.0, "1"), (0.0, "1")])
+def test_the_engines_own_drain_is_over_before_it_is_killed(spec: Spec, drain_s: float, rendered: str) -> None:
+    made = line(spec(Role.PREFILL, ports=PORTS, drain_s=drain_s))
+    assert made[made.index("--shutdown-timeout") + 1] == rendered
 
 
 def test_the_models_revision_is_rendered_where_there_is_one(spec: Spec) -> None:

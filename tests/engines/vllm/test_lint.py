@@ -47,6 +47,8 @@ def test_a_plain_pair_is_fine(spec: Spec, lint_of: Lint) -> None:
         ({"transfer": "lmcache"}, "unknown-transfer", "lmcache"),
         ({"transfer": "mooncake", "shape": Shape(dp=2)}, "prefill-dp", "one DP rank"),
         ({"flags": {"shutdown-timeout": 5}}, "drain-below-lease", "--shutdown-timeout 5 is below"),
+        ({"drain_s": 20.0}, "drain-below-lease", "--shutdown-timeout 15 is below the lease of 30 s"),
+        ({"flags": {"shutdown-timeout": 61}}, "ineffective-flag", "longer than drain_timeout, 60 s: KILL"),
         ({"address": "127.0.0.1"}, "unroutable-address", "127.0.0.1, which decode-0"),
         (
             {"env": {"VLLM_NIXL_SIDE_CHANNEL_HOST": "localhost"}, "address": "10.0.0.9"},
@@ -79,6 +81,10 @@ def test_a_shorter_lease_goes_with_a_shorter_drain(spec: Spec, lint_of: Lint) ->
         "kv-transfer-config": {"kv_connector_extra_config": {"kv_lease_duration": 6}},
     }
     assert lint_of(VLLM(), spec(Role.PREFILL, flags=flags), spec(Role.DECODE)) == []
+
+
+def test_a_drain_as_long_as_the_lease_and_the_margin_is_fine(spec: Spec, lint_of: Lint) -> None:
+    assert lint_of(VLLM(), spec(Role.PREFILL, drain_s=35.0), spec(Role.DECODE, drain_s=0.0)) == []
 
 
 def test_case_1_one_host_may_use_its_loopback(spec: Spec, lint_of: Lint) -> None:
