@@ -204,7 +204,7 @@ def restart(
     overrides: Overrides = None,
     timeout: Timeout = None,
 ) -> None:
-    """Drain and restart one instance, or all, one after the other."""
+    """Drain and restart one instance (or `router`), or all engines, one after the other."""
     from orchestrator.launch import session
 
     state = _state(topology, overrides)

@@ -163,11 +163,29 @@ class Fleet:
                     group.create_task(self.start(units[name]))
             keepers = [self.keepers[name] for name in wave]
             await self.until_all(keepers, SETTLED)
-            failed = [k.unit.name for k in keepers if k.state is not State.READY]
+            failed = [f"{k.unit.name} did not become ready" for k in keepers if k.state is not State.READY]
+            if left:
+                failed = failed or await self._not_joined(keepers)
             if failed and left:
                 rest = ", ".join(name for wave in left for name in wave)
-                return f"{', '.join(failed)} did not become ready; left as they were: {rest}"
+                return f"{'; '.join(failed)}; left as they were: {rest}"
         return ""
+
+    async def _not_joined(self, keepers: Iterable[Keeper]) -> list[str]:
+        """Which of these ready units the router does not give work within a while, and why: until it does,
+        the next one of their pool may not be taken away."""
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + self.shell.tuning.join_s
+        found = []
+        for keeper in keepers:
+            if keeper.unit.is_router:
+                continue
+            while (why := await self.shell.router.joined(keeper.unit.name)) is not None:
+                if loop.time() > give_up_s:
+                    found.append(f"{keeper.unit.name} is up, but the router does not use it ({why})")
+                    break
+                await asyncio.sleep(self.shell.tuning.door_s)
+        return found
 
     async def publish(self) -> None:
         """Write the plan as it is to run now, and tell the router."""

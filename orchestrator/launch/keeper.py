@@ -39,6 +39,8 @@ class Tuning:
     """Readiness is asked after `probe_first_s`, then at growing intervals up to `probe_most_s`."""
     door_s: float = 0.2
     """How often a router that is up is asked whether it can serve."""
+    join_s: float = 30.0
+    """How long the router may take to find a replaced instance that is ready."""
     leave_s: float = 2.0
     """How long a leader's helpers may outlive it: Python's resource tracker removes shared memory then."""
     failed_leave_s: float = 5.0

@@ -39,6 +39,11 @@ class RouterLink(Protocol):
         """The plan file has changed; read it again."""
         ...
 
+    async def joined(self, name: str) -> str | None:
+        """None when the router gives the instance work, or when there is no router that could tell; else
+        why it does not."""
+        ...
+
 
 class SocketRouterLink:
     """The link over `router.sock`."""
@@ -64,20 +69,43 @@ class SocketRouterLink:
         """See `RouterLink`."""
         await self._post("/reload", {}, HINT_TIMEOUT_S)
 
+    async def joined(self, name: str) -> str | None:
+        """See `RouterLink`."""
+        answer = await self._ask("GET", "/endpoints", None, HINT_TIMEOUT_S)
+        if answer is None:
+            return None
+        try:
+            endpoints = {e["name"]: e for e in answer.json()["endpoints"]}
+            found = endpoints.get(name)
+            if found is None:
+                return "the router does not know it"
+            return None if found["ready"] and not found["gated"] else str(found["why"])
+        except (KeyError, TypeError, ValueError):
+            log.warning("router: /endpoints answered something else")
+            return None
+
     async def _post(self, path: str, body: Mapping[str, object], timeout_s: float) -> bool:
         """Whether the router took the hint."""
+        return await self._ask("POST", path, body, timeout_s) is not None
+
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, object] | None, timeout_s: float
+    ) -> httpx.Response | None:
+        """The router's answer; None, and a line in the log, if there is no good one."""
         try:
             with unix.short(self._socket) as name:
                 transport = httpx.AsyncHTTPTransport(uds=name)
                 async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
-                    answer = await client.post(f"http://router{path}", json=body, timeout=timeout_s)
+                    answer = await client.request(
+                        method, f"http://router{path}", json=body, timeout=timeout_s
+                    )
         except httpx.ConnectError:
             # No router, or not yet: it reads the plan when it starts.
-            return False
+            return None
         except (httpx.HTTPError, OSError) as error:
             log.warning("router: %s: %s", path, error or type(error).__name__)
-            return False
+            return None
         if answer.status_code != 200:
             log.warning("router: %s answered %d: %s", path, answer.status_code, answer.text[:200])
-            return False
-        return True
+            return None
+        return answer

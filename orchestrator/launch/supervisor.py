@@ -173,19 +173,20 @@ class Supervisor:
         self._begin(partial(fleet.roll, plan, units, changes))
 
     def restart(self, names: Iterable[str]) -> None:
-        """Begin to replace the units `names` (all if none are given) one at a time by new incarnations.
+        """Begin to replace the units `names` one at a time by new incarnations; all engines if none are
+        given, for they can be replaced without a gap, and the router cannot.
 
         Raises LaunchError for an unknown name, or while another change is under way.
         """
         keepers = self._fleet.keepers
-        wanted = list(names) or list(keepers)
+        wanted = list(names) or [n for n in keepers if n != ROUTER]
         for name in wanted:
             if name not in keepers:
                 known = ", ".join(keepers) or "none"
                 raise LaunchError(f"no instance {name!r} here; there are: {known}", reason="no-instance")
         if self._stopping or self._rolling:
             raise LaunchError("another change is under way; try again when `pdctl ps` shows it done")
-        units = {n: keepers[n].unit for n in sorted(wanted, key=lambda n: n == ROUTER)}
+        units = {n: keepers[n].unit for n in wanted}
         self._begin(partial(self._fleet.replace, [(n,) for n in units], units, {}))
 
     def begin_stop(self, *, force: bool = False) -> None:

@@ -126,10 +126,12 @@ class FakeProber:
 
 @dataclass
 class FakeRouterLink:
-    """Writes every hint to `story`; a drain waits until `busy` no longer holds the instance."""
+    """Writes every hint to `story`; a drain waits until `busy` no longer holds the instance. `missing` says
+    why an instance is not given work."""
 
     story: list[str] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
+    missing: dict[str, str] = field(default_factory=dict)
 
     async def drain(self, name: str, deadline_s: float) -> None:
         """See `RouterLink`."""
@@ -148,6 +150,10 @@ class FakeRouterLink:
     async def reload(self) -> None:
         """See `RouterLink`."""
         self.story.append("reload")
+
+    async def joined(self, name: str) -> str | None:
+        """See `RouterLink`."""
+        return self.missing.get(name)
 
 
 def word(text: str, *, secret: bool = False) -> Word:

@@ -28,6 +28,7 @@ FAST = Tuning(
     probe_first_s=0.0,
     probe_most_s=0.001,
     door_s=0.001,
+    join_s=0.05,
     leave_s=0.0,
     failed_leave_s=0.0,
     housekeeping_s=3600.0,
@@ -240,6 +241,18 @@ async def test_a_roll_stops_at_the_first_that_does_not_become_ready(stage: Stage
         assert stage.published() == ["p0=b", "p1=b", "p2=b"]
 
 
+async def test_a_roll_stops_when_the_router_does_not_use_what_is_new(stage: Stage) -> None:
+    async with stage.supervisor() as supervisor:
+        supervisor.apply(stage.plan(unit("p0"), unit("p1"), with_router=True))
+        await until(supervisor, Phase.READY)
+        stage.link.missing = {"p0": "401 from /v1/models"}
+        supervisor.apply(stage.plan(unit("p0", "b"), unit("p1", "b"), with_router=True))
+        status = await until(supervisor, Phase.FAILED)
+        assert status.problem == (
+            "p0 is up, but the router does not use it (401 from /v1/models); left as they were: p1"
+        )
+
+
 async def test_what_is_removed_is_drained_and_leaves_the_plan_after(stage: Stage) -> None:
     stage.link.busy = {"p1"}
     async with stage.supervisor() as supervisor:
@@ -349,18 +362,19 @@ async def test_restart_replaces_one_and_keeps_the_plan(stage: Stage) -> None:
             supervisor.restart(["x"])
 
 
-async def test_restart_of_all_goes_one_by_one_the_router_last(stage: Stage) -> None:
+async def test_restart_of_all_goes_one_by_one_and_leaves_the_router(stage: Stage) -> None:
     async with stage.supervisor() as supervisor:
         supervisor.apply(stage.plan(unit("p0"), unit("p1"), with_router=True))
         await until(supervisor, Phase.READY)
         stage.story.clear()
         supervisor.restart([])
         await until(supervisor, Phase.READY)
-        assert [s for s in stage.story if s.startswith("start")] == [
-            "start p0#2",
-            "start p1#2",
-            "start router#2",
+        assert [s for s in stage.story if s.startswith(("TERM", "ungate"))] == [
+            *("TERM p0#1", "ungate p0#2", "TERM p1#1", "ungate p1#2")
         ]
+        supervisor.restart(["router"])
+        await until(supervisor, Phase.READY)
+        assert "start router#2" in stage.story
 
 
 async def test_a_new_router_is_told_what_is_being_drained(stage: Stage) -> None:

@@ -17,12 +17,17 @@ from orchestrator.launch.routerlink import SocketRouterLink
 
 
 @asynccontextmanager
-async def router(path: Path, status: int = 200) -> AsyncIterator[list[tuple[str, Any]]]:
+async def router(path: Path, status: int = 200, body: bytes = b"") -> AsyncIterator[list[tuple[str, Any]]]:
     """A router's end: notes (path, body) and answers `status`."""
     hints: list[tuple[str, Any]] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        if head.startswith("GET"):
+            hints.append((head.split()[1], None))
+            writer.write(b"HTTP/1.1 %d X\r\nconnection: close\r\n\r\n%s" % (status, body))
+            writer.close()
+            return
         length = next(
             int(h.split(":")[1]) for h in head.split("\r\n") if h.lower().startswith("content-length")
         )
@@ -78,3 +83,19 @@ async def test_a_refusal_is_logged_and_not_raised(tmp_path: Path, caplog: pytest
         await SocketRouterLink(tmp_path / "router.sock").drain("p0", 3600.0)
     assert [path for path, _ in hints] == ["/gate"], "what cannot be gated cannot be drained"
     assert "router: /gate answered 400" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"endpoints": [{"name": "p0", "ready": True, "gated": False, "why": ""}]}, None),
+        ({"endpoints": [{"name": "p0", "ready": False, "gated": False, "why": "probe: 503"}]}, "probe: 503"),
+        ({"endpoints": [{"name": "p0", "ready": True, "gated": True, "why": "gated"}]}, "gated"),
+        ({"endpoints": []}, "the router does not know it"),
+        ({"what": 1}, None),
+    ],
+)
+async def test_whether_the_router_uses_an_instance(tmp_path: Path, answer: Any, why: str | None) -> None:
+    async with router(tmp_path / "router.sock", body=json.dumps(answer).encode()):
+        assert await SocketRouterLink(tmp_path / "router.sock").joined("p0") == why
+    assert await SocketRouterLink(tmp_path / "router.sock").joined("p0") is None, "nobody to ask"
