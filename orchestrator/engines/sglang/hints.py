@@ -52,4 +52,16 @@ HINTS = (
         'several ranks on a CPU need SGLANG_CPU_OMP_THREADS_BIND, for two ranks "0|1"',
     ),
     *COMMON,
+    # Last, for the exception itself may be one of those above.
+    LogHint(
+        r"scheduler\.run_event_loop\(\)",
+        "a request made SGLang's scheduler raise, and it killed its own processes over it: that SIGKILL came "
+        "from no one outside. The traceback after `Scheduler hit an exception` shows what it choked on; the "
+        "router refuses what is known to do this, and for token ids needs model.vocab_size",
+    ),
+    LogHint(
+        r"Scheduler hit an exception",
+        "SGLang's scheduler raised while starting, and it killed its own processes over it: the traceback "
+        "after `Scheduler hit an exception` says what is wrong",
+    ),
 )

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from orchestrator.engines.sglang.hints import HINTS
+from orchestrator.launch.failure import explain
 
 
 def first(line: str) -> str | None:
@@ -35,6 +36,8 @@ def first(line: str) -> str | None:
         ("OSError: /models/x does not appear to have a file named config.json", "model was not found"),
         ("Repo id must be in the form 'repo_name' or 'namespace/repo_name'", "model was not found"),
         ("OSError: [Errno 28] No space left on device", "disk is full"),
+        ("[2026-11-30 17:50:21] Scheduler hit an exception: Traceback (most recent call last):", "starting"),
+        ("    scheduler.run_event_loop()", "a request made SGLang's scheduler raise"),
     ],
 )
 def test_dying_words_lead_to_advice(line: str, advice: str) -> None:
@@ -58,3 +61,23 @@ def test_ordinary_lines_lead_nowhere(line: str) -> None:
 def test_every_pattern_compiles() -> None:
     for hint in HINTS:
         re.compile(hint.pattern)
+
+
+DEATH = """\
+[2026-11-30 17:51:43] Scheduler hit an exception: Traceback (most recent call last):
+  File ".../sglang/srt/managers/scheduler.py", line 6368, in run_scheduler_process
+    scheduler.run_event_loop()
+  File ".../torch/nn/functional.py", line 2567, in embedding
+    return torch.embedding(weight, input, padding_idx, scale_grad_by_freq, sparse)
+IndexError: index out of range in self
+"""
+
+
+def test_a_kill_by_its_own_hand_is_not_laid_on_somebody_outside() -> None:
+    """SGLang ends with -9 whatever its scheduler raised; what is known of the exception comes first."""
+    told = explain("killed by SIGKILL while it was serving", -9, DEATH.splitlines(), HINTS, ())
+    assert "killed its own processes" in told.hint
+    assert "dmesg" not in told.hint
+    out_of_memory = [*DEATH.splitlines()[:-1], "torch.OutOfMemoryError: CUDA out of memory."]
+    assert "GPU memory" in explain("", -9, out_of_memory, HINTS, ()).hint
+    assert "dmesg" in explain("", -9, ["all was well"], HINTS, ()).hint
