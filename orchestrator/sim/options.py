@@ -120,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
         "--drain-poll-s",
         type=_positive,
         default=0.2,
-        help="SGLang: how often a draining server looks whether it is idle, in real seconds (the real one: 5)",
+        help="SGLang: how often, in real seconds, a draining server looks whether it is idle (really: 5)",
     )
     return p
 
