@@ -1,0 +1,291 @@
+"""Deployments of simulated engines, brought up by the real `pdctl` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from orchestrator.launch.paths import StateDir, controller_pid
+from orchestrator.launch.process import Identity, Mark, Table, send
+
+PDCTL = Path(sys.executable).with_name("pdctl")
+MODEL = "demo"
+GUARD_S = 60.0
+"""How long a test waits for what must happen; reached only when it does not."""
+
+SPEED = 20
+"""Of the simulated engines where time is not what is tested."""
+
+_next_port = random.randrange(10_000, 30_000, 10)
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` ports in a row that nobody holds, and that no other test of this run was given.
+
+    Below the ephemeral range, so that no outgoing connection takes one meanwhile.
+    """
+    global _next_port
+    while True:
+        first, _next_port = _next_port, _next_port + count
+        if _next_port > 32_000:
+            _next_port = 10_000
+            continue
+        try:
+            for port in range(first, _next_port):
+                with socket.create_server(("127.0.0.1", port)):
+                    pass
+        except OSError:
+            continue
+        return first
+
+
+def eventually(holds: Callable[[], object], why: Callable[[], object] = lambda: "") -> None:
+    """Wait until `holds()` is true; fail with `why()` when that never comes."""
+    give_up_s = time.monotonic() + GUARD_S
+    while not holds():
+        assert time.monotonic() < give_up_s, why()
+        time.sleep(0.02)
+
+
+def sim(role: str, dialect: str = "sglang", instances: int = 1, **more: Any) -> dict[str, Any]:
+    """A pool of simulated engines; what is not a field of a pool is an option of the engine."""
+    fields = {"transfer", "flags", "env", "max_restarts", "drain_timeout", "ready_timeout", "profile"}
+    pool = {name: more.pop(name) for name in fields & more.keys()}
+    options = {"dialect": dialect, "speed": SPEED, "lease-s": 300, **more}
+    if dialect != "vllm":
+        del options["lease-s"]
+    return {"role": role, "engine": "sim", "instances": instances, "options": options, **pool}
+
+
+class Deployment:
+    """A folder with a topology, `pdctl` run on it, and clients of what it serves.
+
+    A context manager that stops everything at the end and fails if something outlives that.
+    """
+
+    def __init__(self, folder: Path, pools: Mapping[str, Any], *, ports: int = 60, **more: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.file = folder / "topology.yaml"
+        self.state = StateDir(folder / "state")
+        first = free_ports(ports)
+        self.url = f"http://127.0.0.1:{first}"
+        self.admin_url = f"http://127.0.0.1:{first + 1}"
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("PDCTL_")}
+        self.env |= {"COLUMNS": "120", "XDG_STATE_HOME": str(folder / "home")}
+        self.topology: dict[str, Any] = {
+            "name": folder.name.replace("_", "-"),
+            "model": {"path": "Qwen/Qwen3-32B", "served_name": MODEL},
+            "state_dir": "./state",
+            "nodes": [{"name": "local", "ports": f"{first + 2}-{first + ports - 1}"}],
+            "pools": dict(pools),
+            "router": {"listen": self.url.removeprefix("http://"), **more.pop("router", {})},
+            **more,
+        }
+        self.client = httpx.Client(base_url=self.url, timeout=GUARD_S, trust_env=False)
+        self.write()
+
+    def write(self) -> None:
+        """Write the topology to its file."""
+        self.file.write_text(json.dumps(self.topology, indent=1))
+
+    # -- commands
+
+    def pdctl(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run one command on the topology to its end."""
+        return subprocess.run(
+            [PDCTL, command, self.file, *words],
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=GUARD_S,
+            check=False,
+        )
+
+    def start(self, command: str, *words: str, **how: Any) -> subprocess.Popen[str]:
+        """Start a command that stays."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(
+            [PDCTL, command, self.file, *words], cwd=self.folder, env=self.env, text=True, **{**pipes, **how}
+        )
+
+    def up(self, *words: str) -> Self:
+        """`up --detach`, which must work."""
+        done = self.pdctl("up", "--detach", *words)
+        assert done.returncode == 0, done.stderr
+        return self
+
+    @contextmanager
+    def route(self) -> Iterator[subprocess.Popen[str]]:
+        """`pdctl route` for as long as the context is open; it must end well when it is told to."""
+        router = self.start("route", stdout=subprocess.DEVNULL)
+        assert router.stderr is not None
+        try:
+            lines = iter(router.stderr.readline, "")
+            told = next((line for line in lines if line.startswith("routing at ")), "nothing")
+            assert told == f"routing at {self.url}\n"
+            # Read on, lest the router wait for a full pipe.
+            threading.Thread(target=router.stderr.read, daemon=True).start()
+            yield router
+            router.terminate()
+            assert router.wait(GUARD_S) == 0
+        finally:
+            router.kill()
+            router.wait()
+
+    def ps(self) -> dict[str, dict[str, Any]]:
+        """The instances by name, as `ps --json` has them."""
+        done = self.pdctl("ps", "--json")
+        assert done.returncode == 0, done.stderr
+        return {one["name"]: one for one in json.loads(done.stdout)}
+
+    def pids(self) -> dict[str, int]:
+        """The process of each instance."""
+        return {name: one["pid"] for name, one in self.ps().items()}
+
+    def log(self, name: str) -> str:
+        """What an instance has written."""
+        path = self.state.log(name)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    # -- the router's and the engines' own accounts
+
+    def endpoints(self) -> dict[str, dict[str, Any]]:
+        """The router's view of each instance."""
+        shown = self._admin("/endpoints").json()["endpoints"]
+        return {one["name"]: one for one in shown}
+
+    def metrics(self) -> dict[str, float]:
+        """The router's metrics by their whole name, labels included."""
+        rows = (line.rpartition(" ") for line in self._admin("/metrics").text.splitlines())
+        return {name: float(value) for name, _, value in rows if name and not name.startswith("#")}
+
+    def metric(self, pattern: str) -> float:
+        """The sum of all series whose name matches."""
+        return sum(v for name, v in self.metrics().items() if re.match(pattern, name))
+
+    def _admin(self, path: str) -> httpx.Response:
+        key = self.topology["router"].get("credentials", {}).get("admin_key")
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        answer = httpx.get(self.admin_url + path, headers=headers, timeout=GUARD_S, trust_env=False)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    def engines(self) -> dict[str, str]:
+        """URL of each engine."""
+        if not self.state.plan.exists():
+            return {name: one["url"] for name, one in self.endpoints().items()}
+        plan = json.loads(self.state.plan.read_text())
+        return {one["name"]: one["url"] for one in plan["instances"]}
+
+    def engine_state(self, name: str) -> dict[str, Any]:
+        """`/sim/state` of an engine."""
+        answer = httpx.get(f"{self.engines()[name]}/sim/state", timeout=GUARD_S, trust_env=False)
+        return dict(answer.json())
+
+    @contextmanager
+    def fault(self, name: str, kind: str, **fields: Any) -> Iterator[None]:
+        """Put one fault in force at an engine; end it, if the engine still lives, on leaving."""
+        url = f"{self.engines()[name]}/sim/faults"
+        added = httpx.post(url, json=[{"kind": kind, **fields}], timeout=GUARD_S, trust_env=False)
+        assert added.status_code == 200, added.text
+        try:
+            yield
+        finally:
+            with suppress(httpx.TransportError):  # it died of the fault
+                httpx.delete(url, timeout=GUARD_S, trust_env=False)
+
+    def at_work(self, name: str, count: int = 1) -> None:
+        """Wait until an engine has that many calls."""
+        eventually(lambda: self.engine_state(name)["calls"] == count, lambda: self.engine_state(name))
+
+    def serves(self) -> None:
+        """Wait until the router gives work to every instance of the plan."""
+        names = self.engines().keys()
+        eventually(lambda: self._all_ready(names), lambda: json.dumps(self.endpoints(), indent=1))
+
+    def _all_ready(self, names: Any) -> bool:
+        found = self.endpoints()
+        return found.keys() >= names and all(found[name]["ready"] for name in names)
+
+    def at_rest(self) -> None:
+        """Wait until neither an engine nor the router has anything left to do; fail if that never comes."""
+        eventually(lambda: not self.unrest(), self.unrest)
+
+    def unrest(self) -> dict[str, Any]:
+        """What still runs or is still held, by whom."""
+        found: dict[str, Any] = {}
+        for name in self.engines():
+            state = self.engine_state(name)
+            load = {k: v for k, v in state["load"].items() if k not in ("cached_tokens", "total_tokens")}
+            left = {k: v for k, v in (load | {k: state[k] for k in ("calls", "generations")}).items() if v}
+            if left or state.get("rooms"):
+                found[name] = left | {"rooms": state.get("rooms")}
+        gauges = "pdctl_inflight_requests|pdctl_endpoint_inflight_"
+        found |= {n: v for n, v in self.metrics().items() if re.match(gauges, n) and v}
+        return found
+
+    # -- the end
+
+    def marked(self) -> dict[Identity, Mark]:
+        """Every process that carries this deployment's marker."""
+        return Table.take().marked(self.state.id)
+
+    def close(self) -> None:
+        """`down`, then whatever it left is killed, which is a failure."""
+        self.client.close()
+        done = self.pdctl("down", "--force")
+        left, controller = self.marked(), controller_pid(self.state)
+        for identity in left:
+            send(identity, signal.SIGKILL)
+        if controller:
+            os.kill(controller, signal.SIGKILL)
+        assert done.returncode == 0, done.stderr
+        assert not left, f"left: {left}"
+        assert controller is None, "the controller lives on"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+FLEETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sglang": ("sglang", {}),
+    "nixl": ("vllm", {"transfer": "nixl"}),
+    "mooncake": ("vllm", {"transfer": "mooncake"}),
+}
+"""Every hand-off there is: the engine's dialect, and the pool's settings."""
+
+
+@dataclass
+class Fleet:
+    """Two prefill and two decode instances behind the router, and a unified engine of the same dialect."""
+
+    name: str
+    dialect: str
+    deployment: Deployment
+    unified: httpx.Client
+
+    @property
+    def client(self) -> httpx.Client:
+        """Of the router."""
+        return self.deployment.client
