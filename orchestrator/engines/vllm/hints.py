@@ -46,4 +46,10 @@ HINTS = (
         "the KV cache does not fit: raise --gpu-memory-utilization, lower --max-model-len, or more tp",
     ),
     *COMMON,
+    # Last, for the error itself may be one of those above.
+    LogHint(
+        r"EngineCore encountered a fatal error",
+        "vLLM's engine process raised, and the server ended with it (with code 0 even then): the traceback "
+        "after `EngineCore encountered a fatal error` shows what it choked on",
+    ),
 )

@@ -268,9 +268,13 @@ def test_what_a_pair_cannot_do_is_refused_and_a_unified_engine_may_try(
 
 @pytest.mark.parametrize("disaggregated", [True, False])
 @pytest.mark.parametrize("name", ["kv_transfer_params", "ec_transfer_params"])
-def test_parameters_in_xargs_are_refused(disaggregated: bool, name: str) -> None:
-    with pytest.raises(BadRequest):
-        VLLM().check(PathKind.CHAT, body(vllm_xargs={name: "x"}), disaggregated)
+@pytest.mark.parametrize("value", ["x", "", [], 0, False, None, {}, [1]])
+def test_parameters_in_xargs_are_refused(disaggregated: bool, name: str, value: Any) -> None:
+    """Whatever their value: an empty one ends the engine, and the server exits with code 0."""
+    for kind in PathKind:
+        with pytest.raises(BadRequest) as caught:
+            VLLM().check(kind, body(vllm_xargs={"mine": 1, name: value}), disaggregated)
+        assert (caught.value.reason, caught.value.param) == ("guarded", "vllm_xargs")
     VLLM().check(PathKind.CHAT, body(vllm_xargs={"mine": 1}), disaggregated)
 
 

@@ -25,6 +25,7 @@ def first(line: str) -> str | None:
         ("RuntimeError: Unsupported CPU attention configuration: head_dim=16", "head size"),
         ("ValueError: No available memory for the cache blocks.", "KV cache does not fit"),
         ("OSError: [Errno 98] Address already in use", "port is taken"),
+        ("ERROR [core.py:1512] EngineCore encountered a fatal error.", "with code 0"),
         ("vllm serve: error: unrecognized arguments: --max-model-length 10", "does not know a flag"),
     ],
 )
