@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.sim import text
+from orchestrator.sim import sglang_deaths, text
 from orchestrator.sim.calls import BadCall, Call, chat_call, completion_call, generate_call
 from orchestrator.sim.dialect import Routes, empty, limits, make_generations, model_card, read_json
 from orchestrator.sim.encode import sglang_routes
@@ -115,7 +115,12 @@ class SglangDialect:
         def handle(exchange: Exchange) -> None:
             shape = self._shapes[exchange.path]
             try:
-                call = read(read_json(exchange))
+                body = read_json(exchange)
+                lethal = sglang_deaths.cause(body, self._host.options.role)
+                if lethal is not None:
+                    self._host.die(lethal)
+                    return
+                call = read(body)
             except ValueError as error:
                 self._invalid(exchange, shape, "json_invalid", ("body", 0), str(error), {})
             except BadCall as bad:
