@@ -26,6 +26,10 @@ STYLES = {
     State.STOPPED: "dim",
 }
 
+SETTLED = frozenset({State.READY, State.FATAL, State.STOPPED})
+STILL_S = 15.0
+"""How often it is said what is waited for, where no live table shows it."""
+
 
 def brief_s(seconds: float) -> str:
     """A length of time for people: 4.2s, 42s, 12m30s, 5h02m, 3d04h."""
@@ -83,7 +87,9 @@ class Progress:
     `err` takes the progress, so that `out` holds nothing but the URL once it is ready.
     """
 
-    def __init__(self, out: Console | None = None, err: Console | None = None) -> None:
+    def __init__(
+        self, out: Console | None = None, err: Console | None = None, still_s: float = STILL_S
+    ) -> None:
         self._out = out or Patient(highlight=False, soft_wrap=True)
         self._err = err = err or Patient(stderr=True, highlight=False, soft_wrap=True)
         self._live = (
@@ -94,6 +100,8 @@ class Progress:
             else None
         )
         self._told = False
+        self._spoke_s = time.monotonic()
+        self._still_s = still_s
         self._last: Status | None = None
         self._since_s: dict[str, float] = {}
 
@@ -111,8 +119,14 @@ class Progress:
     def show(self, status: Status) -> None:
         """How things stand now."""
         before, self._last = self._last, status
+        now_s = time.monotonic()
         for line in self._changes(before, status):
             self._err.print(line)
+            self._spoke_s = now_s
+        if self._live is None and status.phase is Phase.WORKING and now_s - self._spoke_s >= self._still_s:
+            self._spoke_s = now_s
+            for text in _waiting(status):
+                self._err.print(text, markup=False)
         if before is None or before.phase is not status.phase:
             self._phase(before, status)
         if self._live is not None:
@@ -159,17 +173,28 @@ class Progress:
             console.print(f"ready again: {url}" if again else url, markup=False)
 
 
+def _waiting(status: Status) -> Iterator[str]:
+    """A line for each instance that is still on its way."""
+    for i in status.instances:
+        if i.state not in SETTLED:
+            yield f"{i.name:<16} still {i.state.name} after {brief_s(i.since_s)}: {_now(i)}"
+
+
+def _now(i: InstanceStatus) -> str:
+    """What an instance is about: its last line and what it waits for."""
+    if i.state is not State.STARTING:
+        return i.detail or i.last_error
+    return f"{i.last_line}  [{i.detail}]" if i.detail and i.last_line else i.last_line or i.detail
+
+
 def _table(status: Status) -> Table:
     table = Table(box=None, pad_edge=False, expand=True)
     for name in ("INSTANCE", "STATE", "FOR"):
         table.add_column(name, no_wrap=True)
     table.add_column("NOW", no_wrap=True, ratio=1, overflow="ellipsis")
     for i in status.instances:
-        now = i.detail or (i.last_line if i.state is State.STARTING else i.last_error)
-        if i.state is State.STARTING and i.detail and i.last_line:
-            now = f"{i.last_line}  [{i.detail}]"
         table.add_row(
-            i.name, Text(i.state.name, style=STYLES.get(i.state, "")), brief_s(i.since_s), Text(now)
+            i.name, Text(i.state.name, style=STYLES.get(i.state, "")), brief_s(i.since_s), Text(_now(i))
         )
     return table
 

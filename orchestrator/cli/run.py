@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, err, load_plan
-from orchestrator.cli.progress import Progress, columns, ps_rows
+from orchestrator.cli.progress import Progress, columns, failures, ps_rows
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError, TopologyError
 from orchestrator.launch import logs as log_files
@@ -109,6 +109,9 @@ def up(
     with Progress() as progress:
         begin = session.up_detached if detach else session.up_foreground
         status = _waited(begin(plan, progress, timeout), on)
+    if status.phase is Phase.WORKING:
+        for line in failures(status):
+            err.print(line, markup=False)
     if detach and status.phase is not Phase.READY:
         err.print(f"not ready; {on}", markup=False)
     _exit(status)

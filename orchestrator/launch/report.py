@@ -30,7 +30,8 @@ def _unwatched(state: StateDir, record: Record, boot: str, now_s: float) -> Inst
     """One unit without a controller; None if it was stopped on purpose."""
     identity = record.identity(boot)
     lives = identity is not None and alive(identity)
-    if not lives and record.state is State.STOPPED and record.last_error != UNWATCHED:
+    stopping = record.state in (State.DRAINING, State.STOPPING)
+    if not lives and (stopping or (record.state is State.STOPPED and record.last_error != UNWATCHED)):
         return None
     failed = record.state is State.FATAL
     return InstanceStatus(

@@ -102,11 +102,14 @@ class Supervisor:
         units = self._last_units()
         left = inherit(fleet.records, shell.launcher.find(), shell.state.id, boot_id(), alive)
         for record, leader in left.ended:
-            log.warning("%s: %s", record.name, UNWATCHED)
+            # One that was told to end did what it was told.
+            told = record.state in (State.DRAINING, State.STOPPING)
+            error = record.last_error if told else UNWATCHED
+            log.info("%s: %s", record.name, UNWATCHED)
             if leader is not None:
                 mark = Mark(shell.state.id, record.name, record.incarnation)
                 await shell.launcher.adopt(leader, mark).sweep(0.0)
-            gone = replace(record, state=State.STOPPED, pid=None, ticks=None, last_error=UNWATCHED)
+            gone = replace(record, state=State.STOPPED, pid=None, ticks=None, last_error=error)
             fleet.records[record.name] = gone
             shell.store.put(gone)
         for adoption in left.adoptions:

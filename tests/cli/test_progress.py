@@ -70,6 +70,18 @@ def test_on_one_terminal_the_live_display_prints_the_url() -> None:
     assert "http://r" in err
 
 
+def test_without_a_terminal_it_says_now_and_then_what_is_waited_for() -> None:
+    err = io.StringIO()
+    waiting = replace(ONE, since_s=75.0, last_line="[80%] loading", detail="GET /ready: 503")
+    ready = replace(ONE, name="d0", state=State.READY)
+    with Progress(Console(file=io.StringIO()), Console(file=err, width=200), still_s=0.0) as progress:
+        progress.show(status(Phase.WORKING, waiting, ready))
+        progress.show(status(Phase.WORKING, waiting, ready))
+    lines = err.getvalue().splitlines()
+    assert lines[-1] == "p0               still STARTING after 1m15s: [80%] loading  [GET /ready: 503]"
+    assert not any("d0" in line and "still" in line for line in lines)
+
+
 def test_a_new_incarnation_in_the_same_state_is_a_change() -> None:
     _, err = run(
         status(Phase.WORKING, replace(ONE, incarnation=1)), status(Phase.WORKING, replace(ONE, incarnation=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import pty
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,6 +135,11 @@ def eventually(holds: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+def take_terminal() -> None:
+    """In a child that leads its session: make standard input the terminal that Ctrl-C is typed at."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=GUARD_S)
     return process.returncode, out, err
@@ -228,12 +235,11 @@ def test_ctrl_c_in_a_terminal_reaches_pdctl_and_not_the_engines(shop: Shop) -> N
     leader, follower = pty.openpty()
     up = shop.start(
         "up",
-        *(),
         stdin=follower,
         stdout=follower,
         stderr=follower,
         start_new_session=True,
-        preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+        preexec_fn=take_terminal,
     )
     os.close(follower)
     shown = b""
@@ -323,6 +329,7 @@ def test_giving_up_the_wait(shop: Shop) -> None:
     shop.write(a={"flags": {"ready-after": 3600}})
     up = shop.pdctl("up", "--detach", "--timeout", "500ms")
     assert up.returncode == 3
+    assert "a-0: STARTING after 0 restarts: GET /ready on port" in up.stderr
     assert "not ready; it goes on without us" in up.stderr
     assert shop.ps()["a-0"]["state"] == "starting"
     assert shop.pdctl("down", "--force").returncode == 0

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.errors import LaunchError
 from orchestrator.fabric import unix
 from orchestrator.launch import control
-from orchestrator.launch.paths import Lock
+from orchestrator.launch.paths import Lock, StateDir
 from orchestrator.launch.status import Phase, parse_status
 from orchestrator.topology.plan import dump
 
@@ -123,6 +123,6 @@ async def test_a_controller_that_is_still_adopting_is_waited_for(bench: Any) -> 
 
 
 async def test_a_path_longer_than_a_socket_address(bench: Any) -> None:
-    bench.state.__init__(bench.state.root / ("d" * 120))
+    bench.state = StateDir(bench.state.root / ("d" * 120))
     async with bench.controller():
         assert await control.call(bench.state, "status")

@@ -79,8 +79,9 @@ async def test_one_that_was_given_up_keeps_its_reason(state: StateDir) -> None:
     assert (one.state, one.exit_code, one.last_error) == (State.FATAL, 1, "exited with code 1")
 
 
-async def test_what_was_stopped_on_purpose_is_not_told(state: StateDir) -> None:
-    status = await told(state, replace(ALIVE, state=State.STOPPED, pid=None))
+@pytest.mark.parametrize("last", [State.STOPPED, State.STOPPING, State.DRAINING])
+async def test_what_was_stopped_on_purpose_is_not_told(state: StateDir, last: State) -> None:
+    status = await told(state, replace(ALIVE, state=last, pid=None))
     assert (status.phase, status.instances) == (Phase.STOPPED, ())
 
 
