@@ -64,7 +64,11 @@ class Desk:
 
     def progress(self, event: LegEvent) -> None:
         """Tell of a leg's progress."""
-        self._deliver(self._scheduler.progress(event, event.at_s))
+        decisions = self._scheduler.progress(event, event.at_s)
+        if decisions:
+            self._deliver(decisions)
+        else:
+            self._rearm()
 
     def finish(self, outcome: Outcome) -> None:
         """The request, or one attempt at it, is over."""

@@ -71,9 +71,9 @@ class Unit:
                     await self._launch()
                 if self._failure is not None:
                     raise self._failure
+                if self._finished():
+                    return
                 if not self._due:
-                    if self._over_s is not None and not self._calls:
-                        return
                     self._wake = asyncio.get_running_loop().create_future()
                     await self._wake
         finally:
@@ -335,6 +335,12 @@ class Unit:
         self._road.counts.stage(name, seconds)
 
     def _nudge(self) -> None:
-        """Wake the request's task."""
+        """Wake the request's task, if there is something for it to do."""
+        if not (self._due or self._failure is not None or self._finished()):
+            return
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
+
+    def _finished(self) -> bool:
+        """The client has everything, and no leg runs."""
+        return self._over_s is not None and not self._calls

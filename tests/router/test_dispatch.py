@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import orjson
@@ -534,3 +536,53 @@ async def test_engines_refuse_by_the_facts_of_the_endpoints(make: Make) -> None:
     rig.scheduler.route = Route(decode="u0")
     assert (await rig.ask(PATH, {**ASK, "level": 3})).status == 200
     assert not rig.engines["p0"].exchanges
+
+
+# -- all at once
+
+
+@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+async def test_nothing_leaks_when_everything_goes_wrong_at_once(make: Make, seed: int, chained: bool) -> None:
+    rng = Random(seed)
+    rig = await make(adapter=Adapter(chained=chained, splits=True), roles="ppdd")
+
+    async def anything(exchange: Exchange) -> None:
+        await asyncio.sleep(rng.random() * 0.01)
+        prefill = b"max_tokens" in exchange.body
+        choices = [
+            answers(200, b'{"kv":[1],"cached":1}' if prefill else completion("x")),
+            answers(200, b'{"kv":[1]}') if prefill else streams(event("a"), event("b"), DONE, gap_s=0.001),
+            answers(500, b'{"error":{"message":"boom"}}'),
+            answers(503, b'{"error":{"message":"full"}}'),
+            streams(event("a"), b"data: {", cut=True, gap_s=0.001),
+            streams(event("a"), gap_s=0.001),
+            hangs,
+        ]
+        weights = (8, 8, 1, 1, 1, 1, 1)
+        await rng.choices(choices, weights)[0](exchange)
+
+    for engine in rig.engines.values():
+        engine.script = anything
+
+    async def one() -> None:
+        client = await rig.client()
+        prompt: Any = "hi" if rng.random() < 0.8 else ["a", "b", "c"]
+        rig.scheduler.route = Route(decode=rng.choice(["d0", "d1"]), prefill=rng.choice(["p0", "p1"]))
+        await client.send(PATH, {"model": "m", "prompt": prompt, "stream": rng.random() < 0.5})
+        if rng.random() < 0.3:
+            await asyncio.sleep(rng.random() * 0.03)
+        else:
+            with suppress(TimeoutError, asyncio.IncompleteReadError):
+                async with asyncio.timeout(0.2):
+                    reply = await client.read()
+                assert reply.whole
+                assert reply.status in (200, 502, 503)
+        client.close()
+
+    await asyncio.gather(*(one() for _ in range(150)))
+    await rig.until(lambda: all(unit.exchange.ended for unit in rig.app.units))
+    for unit in tuple(rig.app.units):
+        unit.check(1e12)  # what still runs are prefill legs that hang: it is late for them
+    await rig.at_rest()
+    assert len(rig.metrics.done) == len({o.request_id for o, _, _ in rig.metrics.done})

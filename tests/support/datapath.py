@@ -161,7 +161,10 @@ class Machine:
         """Decode after prefill; or the end."""
         if status >= 400:
             return HandoffFailed(LegFailed(f"prefill said {status}", reason="prefill-failed"))
-        answer = orjson.loads(body)
+        try:
+            answer = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return HandoffFailed(LegFailed("prefill said nothing that makes sense", reason="bad-answer"))
         self.notes["cached_tokens"] = answer.get("cached", 0)
         if self._chained:
             return (self._decode({"kv": orjson.dumps(answer["kv"])}),)
