@@ -216,6 +216,6 @@ def _port_refusals(unit: Unit, held: set[int]) -> list[str]:
             return [f"{unit.name}: {host} is not an address of this host ({error.strerror or error})"]
         holder = fabric_ports.holder(port)
         if holder is None or holder.pid is None or holder.pid not in held:
-            who = holder or "a process that does not listen (it may be closing a connection)"
+            who = holder or "an outgoing connection; keep `nodes[].ports` out of the ephemeral range"
             return [f"{unit.name}: port {port} ({purpose}) on {host} is held by {who}"]
     return []
