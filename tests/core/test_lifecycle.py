@@ -1,4 +1,4 @@
-"""The lifecycle table: nothing leaves it, being asked to stop is final, STOPPED is within reach everywhere."""
+"""The lifecycle table: nothing leaves it, being asked to stop is final, STOPPED is always within reach."""
 
 from __future__ import annotations
 
