@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from orchestrator.sim import text
@@ -141,8 +141,11 @@ class Engine:
 
     def take_over(self, gen: Generation, state: int, *, first_token: bool) -> None:
         """KV that came whole is `state`, right or wrong: what is generated here follows from it."""
+        job = gen.job
+        assert job is not None
         gen.spoiled = state != gen.final
-        self.write(gen, state if gen.spoiled else None)
+        first = job.hit_tokens // self.options.page_size
+        self.write(gen, job.blocks, first, state if gen.spoiled else None)
         self.replan(gen, state)
         self.receive(gen, first_token=first_token)
 
@@ -164,39 +167,36 @@ class Engine:
         self.arm()
         return held
 
-    def settle(self, gen: Generation) -> None:
-        """A prompt is computed: let the output follow from what was really read, and write its blocks."""
-        job = gen.job
-        assert job is not None
-        spoiled = self.spoiled(gen, job.hit_tokens // self.options.page_size)
+    def settle(self, gen: Generation, blocks: Sequence[int], hit: int) -> None:
+        """A prompt is computed in `blocks`, of which the first `hit` were found in the cache: let the output
+        follow from what they really hold, and write the others."""
+        spoiled = self.spoiled(gen, blocks[:hit])
         if spoiled is not None:
             gen.spoiled = True
             self.replan(gen, text.corrupt(gen.final, spoiled))
-        self.write(gen, spoiled)
+        self.write(gen, blocks, hit, spoiled)
 
-    def write(self, gen: Generation, spoiled: int | None) -> None:
-        """Fill the blocks that hold the context and were not found in the cache."""
-        job, block = gen.job, self.options.page_size
-        assert job is not None
-        for index in range(job.hit_tokens // block, min(job.context // block, len(gen.states))):
-            own = gen.states[index]
-            self.contents[job.blocks[index]] = own if spoiled is None else text.corrupt(own, spoiled)
-        if job.prompt_tokens % block:
-            self.contents[job.blocks[job.prompt_tokens // block]] = gen.final
+    def write(self, gen: Generation, blocks: Sequence[int], first: int, spoiled: int | None) -> None:
+        """Let `blocks` from the `first` on hold the prompt, or what spoils it; the last one only in part."""
+        self._write_full(gen, blocks, first, spoiled)
+        whole, rest = divmod(len(gen.prompt), self.options.page_size)
+        if rest and whole < len(blocks):
+            self.contents[blocks[whole]] = gen.final if spoiled is None else text.corrupt(gen.final, spoiled)
+
+    def _write_full(self, gen: Generation, blocks: Sequence[int], first: int, spoiled: int | None) -> None:
+        for block, own in zip(blocks[first:], gen.states[first:], strict=False):
+            self.contents[block] = own if spoiled is None else text.corrupt(own, spoiled)
 
     def replan(self, gen: Generation, state: int) -> None:
         """The prompt's KV is `state`: unless it is as it should be, another output follows."""
         if state != gen.final:
             self.model.resize(gen.id, gen.plan(state))
 
-    def spoiled(self, gen: Generation, blocks: int) -> int | None:
-        """What the first wrong one of the prompt's first `blocks` holds; None if all are as they should be."""
-        job = gen.job
-        assert job is not None
-        for index in range(min(blocks, len(gen.states))):
-            held = self.contents[job.blocks[index]]
-            if held != gen.states[index]:
-                return held
+    def spoiled(self, gen: Generation, blocks: Sequence[int]) -> int | None:
+        """What the first wrong one of the prompt's first `blocks` holds; None if they are all right."""
+        for block, own in zip(blocks, gen.states, strict=False):
+            if self.contents[block] != own:
+                return self.contents[block]
         return None
 
     def catch_up(self) -> float:
@@ -234,7 +234,7 @@ class Engine:
     def _handle(self, events: list[Event]) -> None:
         fresh: dict[Generation, None] = {}
         transfer = self.transfer
-        for _, what, job in events:
+        for _, what, job, blocks, hit in events:
             gen = self.generations.get(job.id)
             if gen is None:
                 continue
@@ -242,9 +242,9 @@ class Engine:
                 if not gen.hold:
                     fresh[gen] = None
             elif what is What.FINISHED:
-                self._finished(gen)
+                self._finished(gen, blocks)
             elif what is What.PREFILLED:
-                self.settle(gen)
+                self.settle(gen, blocks, hit)
                 if transfer is not None and job.mode is Mode.PREFILL:
                     transfer.prefilled(gen)
             elif what is What.EXPIRED:
@@ -268,13 +268,10 @@ class Engine:
             self._leave(gen)
             self.transfer.sent(gen)
 
-    def _finished(self, gen: Generation) -> None:
+    def _finished(self, gen: Generation, blocks: Sequence[int]) -> None:
         self._leave(gen)
-        job, block = gen.job, self.options.page_size
-        assert job is not None
-        for index in range(job.prompt_tokens // block, min((job.context - 1) // block, len(gen.states))):
-            own = gen.states[index]
-            self.contents[job.blocks[index]] = own if not gen.spoiled else text.corrupt(own, 0)
+        # The output's blocks can be found from now on.
+        self._write_full(gen, blocks, len(gen.prompt) // self.options.page_size, 0 if gen.spoiled else None)
 
     def _leave(self, gen: Generation) -> None:
         del self.generations[gen.id]

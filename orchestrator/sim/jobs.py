@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -117,11 +118,17 @@ class What(Enum):
 
 
 class Event(NamedTuple):
-    """Something happened to `job` at `at_s` (virtual seconds). A tuple: one is made for every token."""
+    """Something happened to `job` at `at_s` (virtual seconds). A tuple: one is made for every token.
+
+    PREFILLED and FINISHED tell the blocks the job had at that moment, and how many of them it had found in
+    the cache: it may have lost them again by the time the event is looked at.
+    """
 
     at_s: float
     what: What
     job: Job
+    blocks: Sequence[int] = ()
+    hit_blocks: int = 0
 
 
 @dataclass(slots=True)

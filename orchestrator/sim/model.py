@@ -313,7 +313,8 @@ class EngineModel:
             return
         del self._q.prefilling[job.id]
         job.prefilled_s = now_s
-        events.append(Event(now_s, What.PREFILLED, job))
+        hit = job.hit_tokens // self.config.block_tokens
+        events.append(Event(now_s, What.PREFILLED, job, job.blocks, hit))
         if job.mode is Mode.LOCAL:
             job.state = State.RUNNING
             self._q.running[job.id] = job
@@ -338,7 +339,7 @@ class EngineModel:
             # The last token's own KV is never computed.
             self.memory.publish(job, job.prompt_tokens, job.context - 1)
             self._end(job, now_s)
-            events.append(Event(now_s, What.FINISHED, job))
+            events.append(Event(now_s, What.FINISHED, job, job.blocks))
 
     def _reserve(self, now_s: float) -> None:
         """Admit DECODE jobs in order while memory (with headroom) and places last."""

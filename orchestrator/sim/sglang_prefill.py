@@ -145,11 +145,17 @@ class PrefillSide:
             return
         self._asked[room] = (connection, str(message.get("from")))
         gen = self._rooms.get(room)
-        if gen is not None:
+        if gen is None:
+            self._host.later(self._timeout_s, lambda: self._nobody_came(room))
+        else:
             timer = self._timers.pop(room, None)
             if timer is not None:
                 timer.cancel()
             self._host.engine.ungate(gen)
+
+    def _nobody_came(self, room: int) -> None:
+        if room not in self._rooms:
+            self._asked.pop(room, None)
 
     def _lost(self, connection: FrameConnection) -> None:
         gone = [room for room, (other, _) in self._asked.items() if other is connection]

@@ -173,7 +173,7 @@ class NixlSide:
         for block, state in zip(job.blocks[first:], states, strict=True):
             engine.contents[block] = state
         whole = job.prompt_tokens // self._host.options.page_size
-        spoiled = engine.spoiled(gen, whole)
+        spoiled = engine.spoiled(gen, job.blocks[:whole])
         if spoiled is None and whole < len(job.blocks) and engine.contents[job.blocks[whole]] != gen.final:
             spoiled = engine.contents[job.blocks[whole]]
         if spoiled is not None:

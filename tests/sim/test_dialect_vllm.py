@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from random import Random
 from typing import Any
 
 import httpx
@@ -284,18 +285,18 @@ async def test_a_refused_decode_leg_releases_the_lease_at_once(vllm: Any, client
 async def test_a_waiting_decode_leg_keeps_its_lease_alive(client: Any) -> None:
     """The decode side beats for requests that it has queued."""
     with spawn(
-        ("--role", "prefill", "--lease-s", "20"),
-        ("--role", "decode", "--lease-s", "20", "--max-running", "1"),
+        ("--role", "prefill", "--lease-s", "60"),
+        ("--role", "decode", "--lease-s", "60", "--max-running", "1"),
         common=("--dialect", "vllm", "--speed", "40"),
     ) as (prefill, decode):
         body = body_of("patient", 1, kv_transfer_params={"do_remote_decode": True})
         params = (await client.post(prefill, COMPLETIONS, body)).json()["kv_transfer_params"]
-        busy = asyncio.create_task(client.post(decode, COMPLETIONS, body_of("busy", 8000, ignore_eos=True)))
+        busy = asyncio.create_task(client.post(decode, COMPLETIONS, body_of("busy", 12_000, ignore_eos=True)))
         await client.until(decode, lambda state: state["load"]["running"] == 1)
         waiting = await client.post(decode, COMPLETIONS, body_of("patient", 5, kv_transfer_params=params))
         assert (await busy).status_code == waiting.status_code == 200
         assert (await client.state(prefill))["counters"]["expired"] == 0
-        assert (await client.state(prefill))["now_s"] > 40
+        assert (await client.state(prefill))["now_s"] > 90
 
 
 async def test_a_client_that_leaves_frees_both_sides(vllm: Any, client: Any) -> None:
@@ -471,3 +472,24 @@ async def test_only_the_openai_paths_need_the_key(client: Any) -> None:
         answer = await client.post(engine, COMPLETIONS, body_of(tokens=1), headers=headers)
         assert answer.status_code == 200
         assert (await client.get(engine, "/metrics")).status_code == 200
+
+
+async def test_clients_that_come_and_go_leave_nothing_behind(fresh_vllm: Any, client: Any) -> None:
+    rng = Random(5)
+
+    async def one(number: int) -> None:
+        prompt = [100 + number] * rng.randint(1, 900)
+        body = body_of(prompt, 200, ignore_eos=True, stream=bool(number % 2))
+        leg = asyncio.ensure_future(client.vllm(fresh_vllm, COMPLETIONS, body))
+        if number % 3:
+            await asyncio.sleep(rng.uniform(0.0, 0.3))
+            leg.cancel()
+        else:
+            assert (await leg).status_code == 200
+
+    await asyncio.gather(*(one(number) for number in range(60)))
+    # Leases that nobody came for end by themselves.
+    await client.idle(fresh_vllm.prefill, fresh_vllm.decode)
+    body = body_of("still well")
+    alone = await client.post(fresh_vllm.unified, COMPLETIONS, body)
+    assert text_of(await client.vllm(fresh_vllm, COMPLETIONS, body)) == text_of(alone)

@@ -122,3 +122,18 @@ async def test_a_preempted_generation_says_what_it_would_have_said() -> None:
     assert [one.tokens for one, _ in pairs] == expected
     assert not any(one.spoiled for one, _ in pairs)
     assert [owner.tokens for _, owner in pairs] == [200] * 6
+
+
+async def test_the_next_turn_reads_the_cached_output_and_goes_on_rightly() -> None:
+    made = engine()
+    owner, again = Owner(), Owner()
+    first = gen(owner, range(100, 200), 150)
+    await finish(made, first, owner)
+    second = Generation(
+        "next", again, 0, (*first.prompt, *first.tokens), Params(ignore_eos=True), limit=30,
+        block_tokens=64, now_s=0.0,
+    )  # fmt: skip
+    expected = list(second.tokens)
+    assert await finish(made, second, again) == expected
+    assert second.cached_tokens == 192
+    assert not second.spoiled

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orchestrator.sim.options import parse, parser
@@ -68,8 +70,11 @@ def test_a_time_out_is_read_from_the_environment_given() -> None:
         options.env_s("Y_S", 1.0)
 
 
-def test_every_flag_has_help() -> None:
+def test_every_flag_has_help_and_is_in_the_doc() -> None:
     text = parser().format_help()
+    doc = (Path(__file__).parents[2] / "docs" / "simulated-engine.md").read_text()
     for action in parser()._actions:
         assert action.help, action.option_strings
         assert action.option_strings[0] in text
+        for flag in action.option_strings:
+            assert flag in ("-h", "--help") or f"`{flag}`" in doc
