@@ -262,7 +262,8 @@ async def test_leases_expire_and_late_pulls_read_whatever_is_there(client: Any) 
             texts.append(text_of(await client.post(unified, COMPLETIONS, body_of(prompt))))
             body = body_of(prompt, 1, kv_transfer_params={"do_remote_decode": True})
             params.append((await client.post(prefill, COMPLETIONS, body)).json()["kv_transfer_params"])
-        assert (await client.state(prefill))["load"]["held"] == 2
+        state = await client.state(prefill)
+        assert state["load"]["held"] + state["counters"]["expired"] == 2
         await client.until(prefill, lambda state: state["counters"]["expired"] == 2)
         late = body_of(list(range(100, 500)), kv_transfer_params=params[0])
         assert text_of(await client.post(decode, COMPLETIONS, late)) == texts[0]
