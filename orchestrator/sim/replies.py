@@ -78,6 +78,8 @@ class Reply:
         self.on_done: Callable[[], None] | None = None
         """Called once, when the answer is over, however it ended."""
         self._templates: dict[int, tuple[bytes, bytes] | None] = {}
+        self._streamed = 0
+        """Generations whose last chunk is out. Several may end in one step, and are told one by one."""
         self._cut: Rule | None = None
         exchange.on_close = self.drop
 
@@ -136,7 +138,7 @@ class Reply:
             gen.sent = gen.produced
             if self.done:
                 self.exchange.respond(200, self.shape.whole(self), (*JSON_HEADERS, *self.shape.headers))
-        if self.done:
+        if self.exchange.ended:
             self._over()
 
     def _begin(self) -> None:
@@ -160,7 +162,8 @@ class Reply:
         else:
             out += [_event(chunk) for chunk in self.shape.chunk(self, gen, start, end)]
         gen.sent = end
-        if gen.done is not None and self.done:
+        self._streamed += gen.done is not None
+        if self._streamed == len(self.generations):
             usage = self.shape.usage(self)
             if usage is not None:
                 out.append(_event(usage))
