@@ -234,7 +234,7 @@ class GenerateShape(_Shape):
     def chunk(self, reply: Reply, gen: Generation, start: int, end: int) -> Sequence[bytes]:
         """All so far."""
         body = self._one(reply, gen, end)
-        if reply.call.batch:
+        if reply.call.batch or reply.call.n > 1:
             body["index"] = gen.index
         return [orjson.dumps(body)]
 

@@ -26,3 +26,15 @@ async def test_a_streamed_batch_is_whole(request: Any, client: Any, dialect: str
     assert texts == {choice["index"]: choice["text"] for choice in whole["choices"]}
     assert sorted(ends) == list(range(6))
     await client.idle(engine)
+
+
+async def test_samples_of_generate_are_told_apart(sglang: Any, client: Any) -> None:
+    """By index, as the real engine does for anything but a single answer."""
+    body = {"text": "one", "sampling_params": {"max_new_tokens": 4, "n": 2}, "stream": True}
+    answer = await client.post(sglang.unified, "/generate", body)
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert {event["index"] for event in events} == {0, 1}
+    single = await client.post(
+        sglang.unified, "/generate", {**body, "sampling_params": {"max_new_tokens": 4}}
+    )
+    assert '"index"' not in single.text
