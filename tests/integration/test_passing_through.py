@@ -132,8 +132,8 @@ def _folder(factory: pytest.TempPathFactory, name: str) -> Path:
 def test_bytes_arrive_as_they_were_sent(line: Line) -> None:
     """Case 22: numbers, spaces, escapes and unknown fields; nothing is read and written anew."""
     sent = (
-        b'{"model":"demo",  "prompt" :"caf\\u00e9 \\/ \xc3\xa9", "temperature":0.7,"top_p":0.70 ,"min_p": 1e-1'
-        b',"seed":12345678901234567890,"presence_penalty":0.1000000000000000055511151231257827,'
+        b'{"model":"demo",  "prompt" :"caf\\u00e9 \\/ \xc3\xa9", "temperature":0.7,"top_p":0.70 ,'
+        b'"min_p": 1e-1,"seed":12345678901234567890,"presence_penalty":0.1000000000000000055511151231257827,'
         b'"x_unknown":{"b":[1.50,null,{}],"a":"\\ud83d\\ude42"},"logit_bias":{"7": -100},\n\t"max_tokens":4}'
     )
     assert line.post(COMPLETION, sent).status_code == 200
@@ -166,12 +166,12 @@ def test_tools_log_probabilities_and_templates_arrive(line: Line) -> None:
 def test_hostile_fields_never_arrive(line: Line, path: str, stream: bool) -> None:
     if path == GENERATE and line.dialect == "vllm":
         path = COMPLETION
-    form: dict[str, Any] = {
+    forms: dict[str, dict[str, Any]] = {
         CHAT: {"messages": [{"role": "user", "content": "hello"}]},
         COMPLETION: {"prompt": "hello"},
         GENERATE: {"text": "hello"},
-    }[path]
-    asked = limited(path, form, 6)
+    }
+    asked = limited(path, forms[path], 6)
     asked = streaming(path, asked) if stream else asked
     hostile: dict[str, Any] = HOSTILE | OF_ONE_DIALECT[line.dialect]
     for name, value in [*hostile.items(), ("all", None)]:

@@ -31,6 +31,9 @@ GUARD_S = 60.0
 SPEED = 20
 """Of the simulated engines where time is not what is tested."""
 
+_http = httpx.Client(timeout=GUARD_S, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+"""For everything beside what is tested; made once, since making one costs more than many requests."""
+
 _next_port = random.randrange(10_000, 30_000, 10)
 
 
@@ -184,7 +187,7 @@ class Deployment:
     def _admin(self, path: str) -> httpx.Response:
         key = self.topology["router"].get("credentials", {}).get("admin_key")
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        answer = httpx.get(self.admin_url + path, headers=headers, timeout=GUARD_S, trust_env=False)
+        answer = _http.get(self.admin_url + path, headers=headers)
         assert answer.status_code == 200, answer.text
         return answer
 
@@ -197,20 +200,30 @@ class Deployment:
 
     def engine_state(self, name: str) -> dict[str, Any]:
         """`/sim/state` of an engine."""
-        answer = httpx.get(f"{self.engines()[name]}/sim/state", timeout=GUARD_S, trust_env=False)
-        return dict(answer.json())
+        return dict(_http.get(f"{self.engines()[name]}/sim/state").json())
+
+    def replaced(self, name: str, pid: int) -> None:
+        """Wait until another process than `pid` answers in an engine's place, and the router knows it."""
+        eventually(lambda: self._pid(name) not in (None, pid), lambda: self.log("controller"))
+        self.serves()
+
+    def _pid(self, name: str) -> int | None:
+        try:
+            return int(self.engine_state(name)["pid"])
+        except httpx.TransportError:
+            return None
 
     @contextmanager
     def fault(self, name: str, kind: str, **fields: Any) -> Iterator[None]:
         """Put one fault in force at an engine; end it, if the engine still lives, on leaving."""
         url = f"{self.engines()[name]}/sim/faults"
-        added = httpx.post(url, json=[{"kind": kind, **fields}], timeout=GUARD_S, trust_env=False)
+        added = _http.post(url, json=[{"kind": kind, **fields}])
         assert added.status_code == 200, added.text
         try:
             yield
         finally:
             with suppress(httpx.TransportError):  # it died of the fault
-                httpx.delete(url, timeout=GUARD_S, trust_env=False)
+                _http.delete(url)
 
     def at_work(self, name: str, count: int = 1) -> None:
         """Wait until an engine has that many calls."""
