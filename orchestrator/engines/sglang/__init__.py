@@ -32,6 +32,11 @@ class SGLang:
         "kv_hints", "lora_id", "received_time", "external_trace_header", "return_bytes",
         # The scheduler's view of a request, which only an operator may set.
         "routing_key", "log_metrics",
+        # Tensors, within the process: anything from outside ends the scheduler.
+        "positional_embed_overrides",
+        # Labels that its metrics were not made with end the loop that delivers answers: nothing is answered
+        # any more, and the process lives on.
+        "custom_labels",
     }  # fmt: skip
     guarded_headers: ClassVar[frozenset[str]] = guard.HEADERS | {
         "x-smg-routing-key",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.types import PathKind, Role
+from orchestrator.core.types import Endpoint, PathKind, Role
 from orchestrator.engines.base import HandoffRequest, InstanceSpec, Leg
 from orchestrator.engines.sglang import SGLang
 from orchestrator.engines.sglang.limits import INT32
@@ -105,6 +105,16 @@ def test_sampling_parameters_of_generate() -> None:
         assert error.param == "stop_token_ids"
 
 
+def test_stop_patterns_that_may_never_end() -> None:
+    """`(.+)+\\0` kept the scheduler busy at 40 tokens of text, and with it every request of the engine."""
+    for pattern in ("(.+)+\\x00", ["a", "b"]):
+        assert refusal(COMPLETION, {"prompt": "x", "stop_regex": pattern}).reason == "unsupported"
+        assert refusal(CHAT, {"messages": [], "stop_regex": pattern}).param == "stop_regex"
+        fields = {"text": "x", "sampling_params": {"stop_regex": pattern}}
+        assert refusal(GENERATE, fields).param == "stop_regex"
+    check(COMPLETION, {"prompt": "x", "stop_regex": None, "stop": ["a+"]})
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "value"),
     [
@@ -147,6 +157,23 @@ def test_exactly_the_ids_of_the_vocabulary_pass(prompt: list[Any]) -> None:
 def test_the_vocabulary_is_a_fact_of_the_endpoint(spec: Callable[..., InstanceSpec]) -> None:
     assert SGLang().facts(spec(Role.DECODE, vocab_size=2048))["vocab_size"] == 2048
     assert "vocab_size" not in SGLang().facts(spec(Role.DECODE))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("custom_labels", {"a": "b"}), ("positional_embed_overrides", [1])]
+)
+def test_fields_that_end_the_engine_whatever_they_hold_never_arrive(
+    request_of: Callable[..., HandoffRequest],
+    bytes_of: Callable[[Leg], bytes],
+    endpoint: Callable[..., Endpoint],
+    name: str,
+    value: Any,
+) -> None:
+    prefill = endpoint(Role.PREFILL, facts={"bootstrap_host": "10.0.0.1", "bootstrap_port": 8998})
+    for kind, body in ((COMPLETION, {"prompt": "x"}), (GENERATE, {"text": "x"}), (CHAT, {"messages": []})):
+        for one in (prefill, None):
+            legs = SGLang().handoff(request_of({**body, name: value}, kind, prefill=one)).start()
+            assert all(name not in orjson.loads(bytes_of(leg)) for leg in legs)
 
 
 @pytest.mark.parametrize("rid", [["a"], {"a": 1}, 5, None])
