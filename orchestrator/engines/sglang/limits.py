@@ -43,8 +43,8 @@ def check(kind: PathKind, fields: Mapping[str, Any], vocab_size: int | None) -> 
         _ids("stop_token_ids", sampling.get("stop_token_ids"), last)
         if sampling.get("stop_regex"):
             raise BadRequest(
-                "stop_regex is not supported: some patterns hold up the engine, and every request on it, without "
-                "end; use `stop`",
+                "stop_regex is not supported: some patterns hold up the engine and every request on it "
+                "without end; use `stop`",
                 reason="unsupported",
                 param="stop_regex",
             )
