@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.wire.connection import (
     BadAnswer,
@@ -28,6 +29,11 @@ __all__ = [
     "WireError",
     "request_head",
 ]
+
+
+LAST_LOOKS = 2
+"""Turns of the loop that a connect is given when its time is over: a busy loop runs its timers late, and
+before it looks at its sockets."""
 
 
 @dataclass(slots=True)
@@ -83,23 +89,36 @@ class Pool:
         if self._shut:
             raise ConnectError(f"no connection to {where}: the pool is closed")
         made = Connection(self, (host, port), idle_s)
+        connecting = self.loop.create_task(self.loop.create_connection(lambda: made, host.strip("[]"), port))
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                await self.loop.create_connection(lambda: made, host.strip("[]"), port)
-        except (asyncio.CancelledError, TimeoutError) as error:
-            # It may have been made in the same moment, with nobody left to have it. uvloop then closes it
-            # without telling its protocol.
-            made.close()
-            self.lost(made)
-            if isinstance(error, asyncio.CancelledError):
-                raise
+            await asyncio.wait((connecting,), timeout=self._connect_timeout_s)
+            for _ in range(LAST_LOOKS):
+                if not connecting.done():
+                    await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self._give_up(connecting, made)
+            raise
+        if not connecting.done():
+            self._give_up(connecting, made)
             self.stats.failed += 1
-            raise ConnectError(f"no connection to {where} within {self._connect_timeout_s:g} s") from None
-        except OSError as error:
+            raise ConnectError(f"no connection to {where} within {self._connect_timeout_s:g} s")
+        error = connecting.exception()
+        if error is not None:
             self.stats.failed += 1
-            raise ConnectError(f"no connection to {where}: {error.strerror or error}") from error
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise ConnectError(f"no connection to {where}: {reason or error}") from error
         self.stats.made += 1
         return made
+
+    def _give_up(self, connecting: asyncio.Task[Any], made: Connection) -> None:
+        """Nobody is left to have the connection, even if it is made in this very moment.
+
+        uvloop closes one whose making is cancelled without telling its protocol.
+        """
+        if not connecting.cancel() and not connecting.cancelled():
+            connecting.exception()
+        made.close()
+        self.lost(made)
 
     def close(self) -> None:
         """Close every connection; calls under way fail."""

@@ -107,9 +107,9 @@ class Connection(asyncio.Protocol):
     """One connection to an engine, good for one call at a time; it returns to its pool by itself."""
 
     __slots__ = (
-        "_complete", "_framed", "_fresh_head", "_head_bytes", "_headers", "_idle_since_s", "_keep", "_loop",
-        "_parser", "_parts", "_paused", "_pool", "_sent", "_sink", "_status", "_transport", "_unwanted",
-        "expires_s", "idle_s", "key", "reused",
+        "_asked", "_complete", "_framed", "_fresh_head", "_head_bytes", "_headers", "_idle_since_s", "_keep",
+        "_loop", "_parser", "_parts", "_paused", "_pool", "_sent", "_sink", "_spoke_first", "_status",
+        "_transport", "_unwanted", "expires_s", "idle_s", "key", "reused",
     )  # fmt: skip
 
     def __init__(self, pool: Home, key: tuple[str, int], idle_s: float) -> None:
@@ -120,6 +120,8 @@ class Connection(asyncio.Protocol):
         self._sink: Sink | None = None
         self._paused = False
         self._unwanted = False
+        self._asked = False
+        self._spoke_first = False
         self._idle_since_s = 0.0
         self.key = key
         self.idle_s = idle_s
@@ -145,10 +147,12 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         self._sink = sink
         if transport is None or transport.is_closing():
-            error = Dropped("the connection was closed before anything was sent")
+            error: WireError = Dropped("the connection was closed before anything was sent")
+            if self._spoke_first:
+                error = BadAnswer("what listens there speaks before it is asked: it is no HTTP server")
             self._loop.call_soon(self._fail, error)
             return
-        self._sent = True
+        self._sent = self._asked = True
         transport.writelines((head, *body))
 
     def pause(self) -> None:
@@ -199,9 +203,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
         self._transport = cast(asyncio.Transport, transport)
-        self._pool.opened(self)
         if self._unwanted:
             self._transport.abort()
+        else:
+            self._pool.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The engine has closed, or the network has failed."""
@@ -220,6 +225,7 @@ class Connection(asyncio.Protocol):
         """Parse what came and pass it on, outside of the parser, in order."""
         if self._sink is None:
             # Nobody asked: what an idle connection says cannot be trusted to be an answer.
+            self._spoke_first = not self._asked
             self.abort()
             return
         broken: Exception | None = None

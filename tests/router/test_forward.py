@@ -27,6 +27,7 @@ from datapath import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.clock import SystemClock
 from orchestrator.core.types import End, Route
 from orchestrator.topology.plan import Timeouts
 from orchestrator.wire.client import ConnectError
@@ -34,6 +35,7 @@ from orchestrator.wire.server import Exchange
 
 Make = Callable[..., Awaitable[Rig]]
 
+CLOCK = SystemClock()
 ASK = {"model": "m", "prompt": "hi"}
 STREAM = {**ASK, "stream": True}
 PREFILLED = answers(200, b'{"kv":[1],"cached":3}')
@@ -469,20 +471,25 @@ async def test_case_19_the_first_token_has_a_deadline(make: Make, chained: bool)
 
 
 async def test_the_first_tokens_deadline_waits_for_prefill(make: Make) -> None:
-    rig = await make(**soon(first_token=0.1))
+    rig = await make(**soon(prefill=1000.0, first_token=100.0))
     ready = asyncio.Event()
 
     async def prefill(exchange: Exchange) -> None:
-        await asyncio.sleep(0.3)
+        await ready.wait()
         exchange.respond(200, b"{}")
-        ready.set()
 
     async def decode(exchange: Exchange) -> None:
         await ready.wait()
         await streams(event("a"), DONE)(exchange)
 
     rig.engines["p0"].script, rig.engines["d0"].script = prefill, decode
-    assert (await rig.ask("/v1/completions", STREAM)).status == 200
+    client = await rig.client()
+    await client.send("/v1/completions", STREAM)
+    await rig.until(lambda: all(engine.exchanges for engine in rig.engines.values()))
+    [unit] = rig.app.units
+    unit.check(CLOCK.now_s() + 500.0)
+    ready.set()
+    assert (await client.read()).status == 200
 
 
 async def test_case_19_a_gap_has_a_deadline(make: Make) -> None:
@@ -601,7 +608,7 @@ async def test_case_15_the_client_leaves_in_mid_stream(make: Make) -> None:
 
 
 async def test_a_slow_client_slows_the_engine_and_loses_nothing(make: Make) -> None:
-    rig = await make(**soon(inter_token=0.2))
+    rig = await make(**soon(inter_token=100.0))
     piece = event("a" * 60_000)
     sent = 0
 
@@ -632,8 +639,9 @@ async def test_a_slow_client_slows_the_engine_and_loses_nothing(make: Make) -> N
         before = sent
         await asyncio.sleep(0.1)
     assert sent < 500
-    # Longer than the deadline of a gap: a client's slowness is not the engine's.
-    await asyncio.sleep(0.4)
+    # Past the deadline of a gap: a client's slowness is not the engine's.
+    [unit] = rig.app.units
+    unit.check(CLOCK.now_s() + 500.0)
     reply = await client.read()
     assert reply.whole
     assert reply.body == piece * 500 + DONE

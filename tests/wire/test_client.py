@@ -374,6 +374,21 @@ async def test_what_is_not_http_is_a_bad_answer(raw: bytes) -> None:
                 await asyncio.sleep(0.002)
 
 
+async def test_a_peer_that_speaks_first_is_no_http_server() -> None:
+    async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH\r\n")
+        await reader.read()
+
+    async with ground(peer) as one:
+        connection = await one.pool.acquire("127.0.0.1", one.port, 5.0)
+        await asyncio.sleep(0.05)
+        heard = Heard()
+        connection.send(request_head("POST", "/", "x", (), 0), (), heard)
+        await asyncio.wait_for(heard.over.wait(), GUARD_S)
+        assert isinstance(heard.error, BadAnswer)
+        assert heard.error.progress is Progress.NOTHING_SENT
+
+
 async def test_an_early_answer_ends_the_call_and_the_connection() -> None:
     async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
