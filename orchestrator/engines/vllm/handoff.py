@@ -29,11 +29,14 @@ _TO_DECODE = quote(
 )
 _SHAPES_OUTPUT = frozenset(
     {
-        "stream_options", "stream_interval", "logprobs", "top_logprobs", "logprob_token_ids",
+        "stream_options", "stream_interval",
         "return_tokens_as_token_ids", "return_token_ids", "return_prompt_text", "echo",
     }
 )  # fmt: skip
-"""Fields that shape an answer and not the prompt; prefill's answer is only read for its parameters."""
+"""Fields that shape an answer and not the prompt; prefill's answer is only read for its parameters.
+
+Log-probabilities are not among them: how many are allowed is the engine's setting, and what decode alone
+refuses leaves prefill's KV pinned until its lease ends."""
 
 _ENDS_EARLY = frozenset({"stop", "stop_token_ids"})
 

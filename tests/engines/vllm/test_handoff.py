@@ -54,7 +54,7 @@ def test_golden_nixl_chat_stream(paired: Make, captured: Captured, bytes_of: Byt
     assert bytes_of(prefill) == (
         b'{"kv_transfer_params":' + TO_DECODE + b',"max_completion_tokens":1,'
         b'"model": "m", "messages": [{"role": "user", "content": "h\\u00e9"}], "max_tokens": 1,'
-        b' "stream": false, "min_tokens": 1}'
+        b' "stream": false, "logprobs": true, "min_tokens": 1}'
     )
     assert (prefill.relay, prefill.stream, prefill.engine_id) == (False, False, f"{ID}-p0")
     assert prefill.headers == (("content-type", "application/json"), ("x-request-id", f"{ID}-p0"))
@@ -89,11 +89,11 @@ def test_prefill_computes_the_same_prompt_and_one_token(
         "response_format": {"type": "json_object"},
         "add_generation_prompt": False,
         "cache_salt": "s",
+        "top_logprobs": 5,  # for prefill to refuse if it is too many
     }
     shape = {
         "echo": True,
         "return_token_ids": True,
-        "top_logprobs": 5,
         "stream_options": {},
         "max_completion_tokens": 9,
     }
@@ -101,7 +101,7 @@ def test_prefill_computes_the_same_prompt_and_one_token(
     fields = JsonBody(bytes_of(prefill)).fields
     assert {name: fields[name] for name in prompt} == prompt
     assert (fields["max_tokens"], fields["max_completion_tokens"]) == (1, 1)
-    assert not fields.keys() & {"echo", "return_token_ids", "top_logprobs", "stream_options", "stream"}
+    assert not fields.keys() & {"echo", "return_token_ids", "stream_options", "stream"}
 
 
 @pytest.mark.parametrize("field", sorted(VLLM.guarded_fields))
