@@ -23,9 +23,9 @@ OUTPUT = 24
 TIMEOUT_S = 120.0
 
 _WORDS = (
-    "def class return import lambda yield while socket thread buffer signal parser token stream error "
-    "value index table queue format"
-).split()
+    *("def", "class", "return", "import", "lambda", "yield", "while", "socket", "thread", "buffer", "signal"),
+    *("parser", "token", "stream", "error", "value", "index", "table", "queue", "format"),
+)
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from families import FAMILIES, ROOT
+from families import EXAMPLES, FAMILIES, ROOT
 from pair import Pair, Reference, record, start
 
 ORDER = (
@@ -42,13 +42,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show the engines' last log lines beside a failure."""
     report = yield
     pair = getattr(item, "funcargs", {}).get("pair")
     if report.failed and isinstance(pair, Pair):
         report.sections += [(f"last lines of {name}", text) for name, text in pair.deployment.logs()]
-    return report  # type: ignore[return-value]
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +68,7 @@ def references() -> dict[str, Reference]:
     return {}
 
 
-@pytest.fixture(scope="session", params=FAMILIES)
+@pytest.fixture(scope="session", params=EXAMPLES)
 def pair(
     request: pytest.FixtureRequest,
     installed: dict[str, Path],

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import psutil
 from asks import SIZES, Answer, Ask, answer, ask_for, completion, text, tokens
-from deployment import Deployment, Ended, eventually, living
 from families import Family, Held, metric, scrape
+from running import GUARD_S, Deployment, Ended, eventually, living
 
 UNIFIED = ("pools.unified.instances=1", "pools.prefill.instances=0", "pools.decode.instances=0")
 DEFAULT_ROOT = Path("~/.cache/pdctl/real-engines").expanduser()
@@ -59,7 +59,7 @@ class Pair:
     @cached_property
     def client(self) -> httpx.Client:
         """Of the router."""
-        return httpx.Client(base_url=self.deployment.url, limits=httpx.Limits(max_connections=100))
+        return httpx.Client(base_url=self.deployment.url, trust_env=False)
 
     def ask(self, ask: Ask) -> Answer:
         """The router's answer, which must be a good one."""
@@ -80,18 +80,20 @@ class Pair:
         """The sum of a metric of the router; 0 before its first sample."""
         return metric(scrape(self.deployment.admin), name, **labels)
 
-    def wait_until_idle(self) -> None:
+    def wait_until_idle(self, within_s: float = GUARD_S) -> None:
         """Until neither engine holds a request or KV, nor the router a request."""
         seen: dict[str, object] = {}
 
         def idle() -> bool:
             held = self.held()
-            inflight = self.router("pdctl_inflight_requests") + self.router("pdctl_endpoint_inflight_requests")
+            inflight = self.router("pdctl_inflight_requests") + self.router(
+                "pdctl_endpoint_inflight_requests"
+            )
             seen.update(held, router=inflight)
             return not inflight and all(one.nothing for one in held.values())
 
         try:
-            eventually(idle, "nothing held")
+            eventually(idle, "nothing held", within_s)
         except AssertionError as error:
             raise AssertionError(f"{error}; last seen: {seen}") from None
 
@@ -107,9 +109,7 @@ def settings(family: Family, installed: Mapping[str, Path]) -> tuple[str, ...]:
 
 
 @contextmanager
-def start(
-    family: Family, installed: Mapping[str, Path], folder: Path, *more: str
-) -> Iterator[Deployment]:
+def start(family: Family, installed: Mapping[str, Path], folder: Path, *more: str) -> Iterator[Deployment]:
     """A deployment that is up; whatever happens inside, nothing of it runs afterwards."""
     deployment = Deployment(family.example, folder, (*settings(family, installed), *more))
     try:
@@ -132,7 +132,7 @@ def stop(deployment: Deployment) -> Stopped:
 def record(family: Family, installed: Mapping[str, Path], folder: Path) -> Reference:
     """Start the unified server, ask it everything, and stop it."""
     with start(family, installed, folder, *UNIFIED) as deployment:
-        with httpx.Client(base_url=deployment.url) as client:
+        with httpx.Client(base_url=deployment.url, trust_env=False) as client:
             answers = {
                 (way, size): answer(client, ask_for(way, size)) for way in family.ways for size in SIZES
             }

@@ -8,13 +8,11 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from asks import MODEL
 from pair import Pair
 
 PROMPTS, INPUT, OUTPUT_TOKENS = 24, 256, 16
 GUARD_S = 300.0
-APART = pytest.mark.parametrize("pair", ["vllm", "sglang"], indirect=True)
 
 
 def run(python: Path, words: Sequence[str]) -> str:
@@ -33,7 +31,6 @@ def run(python: Path, words: Sequence[str]) -> str:
     return done.stdout
 
 
-@APART
 def test_the_engine_s_benchmark(pair: Pair, installed: dict[str, Path], tmp_path: Path) -> None:
     before = pair.router("pdctl_requests_total", end="completed", status="200")
     bench = {"vllm": vllm_bench, "sglang": sglang_bench}[pair.family.engine]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from asks import MODEL, OUTPUT, WORDS, text, tokens
@@ -10,7 +11,12 @@ from openai import BadRequestError, OpenAI
 from pair import Pair
 
 SIZE = 129
-GREEDY = {"model": MODEL, "max_tokens": OUTPUT, "temperature": 0, "extra_body": {"ignore_eos": True}}
+GREEDY: dict[str, Any] = {
+    "model": MODEL,
+    "max_tokens": OUTPUT,
+    "temperature": 0,
+    "extra_body": {"ignore_eos": True},
+}
 
 
 @pytest.fixture
@@ -21,9 +27,7 @@ def sdk(pair: Pair) -> Iterator[OpenAI]:
 
 def test_chat(pair: Pair, sdk: OpenAI) -> None:
     expected = pair.reference.answers["chat", SIZE]
-    told = sdk.chat.completions.create(
-        messages=[{"role": "user", "content": text(WORDS[SIZE])}], **GREEDY
-    )
+    told = sdk.chat.completions.create(messages=[{"role": "user", "content": text(WORDS[SIZE])}], **GREEDY)
     assert told.choices[0].message.content == expected.choices[0].text
     assert told.choices[0].finish_reason == "length"
     assert (told.usage.prompt_tokens, told.usage.completion_tokens) == (expected.prompt_tokens, OUTPUT)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from families import FAMILIES
 from pair import Pair, stop
+
+pytestmark = pytest.mark.parametrize("pair", FAMILIES, indirect=True)
 
 
 def test_down_leaves_no_process(pair: Pair) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import httpx
 import pytest
-from asks import Ask, completion, events, post, tokens
-from deployment import eventually
+from asks import Ask, completion, events, tokens
+from families import FAMILIES
 from pair import Pair
+from running import eventually
 
 LONG = 3_000
 """Output tokens that take tens of seconds; somebody who leaves early must have cut them short."""
@@ -26,6 +25,7 @@ def assert_cut(pair: Pair, generated_before: float) -> None:
     assert generated < LONG, f"{generated} tokens were generated for nobody"
 
 
+@pytest.mark.parametrize("pair", FAMILIES, indirect=True)
 def test_a_stream_cut_in_the_middle(pair: Pair) -> None:
     pair.wait_until_idle()
     before = pair.family.generated(pair.urls["decode-0"])

@@ -7,14 +7,12 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-import pytest
 from asks import TIMEOUT_S, Ask, ask_for, events, read, read_stream
-from deployment import eventually
 from pair import Pair
+from running import eventually
 
 CLIENTS = 6
 AFTER_S = 4.0
@@ -64,7 +62,6 @@ def client(pair: Pair, index: int, stop: threading.Event, ends: list[str]) -> No
             stop.wait(0.3)
 
 
-@pytest.mark.parametrize("pair", ["vllm", "sglang"], indirect=True)
 def test_prefill_killed_under_load(pair: Pair) -> None:
     ends: list[str] = []
     stop = threading.Event()
@@ -74,7 +71,9 @@ def test_prefill_killed_under_load(pair: Pair) -> None:
             eventually(lambda: len(ends) >= 2 * CLIENTS, "the load runs")
             assert set(ends) == {RIGHT}, Counter(ends)
             before = len(ends)
-            eventually(lambda: pair.router("pdctl_endpoint_inflight_requests", endpoint="prefill-0"), "in flight")
+            eventually(
+                lambda: pair.router("pdctl_endpoint_inflight_requests", endpoint="prefill-0"), "in flight"
+            )
             pair.processes["prefill-0"].send_signal(signal.SIGKILL)
             time.sleep(AFTER_S)
         finally:
@@ -90,11 +89,11 @@ def test_prefill_killed_under_load(pair: Pair) -> None:
 
 def assert_back(pair: Pair) -> None:
     """Restarted once, everything ready, and the answers right."""
+
     def found() -> dict[str, tuple[str, int]]:
         return {name: (one["state"], one["restarts"]) for name, one in pair.deployment.ps().items()}
 
-    wanted: Callable[[], object] = lambda: found()["prefill-0"] == ("ready", 1)
-    eventually(wanted, "prefill is ready again", within_s=300.0)
+    eventually(lambda: found()["prefill-0"] == ("ready", 1), "prefill is ready again", within_s=300.0)
     assert found() == {"prefill-0": ("ready", 1), "decode-0": ("ready", 0), "router": ("ready", 0)}
     eventually(lambda: pair.client.get("/ready").status_code == 200, "the router has joined it")
     for way in pair.family.ways:

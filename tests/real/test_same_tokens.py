@@ -11,10 +11,12 @@ from families import FAMILIES
 from pair import Pair
 
 WAYS = [(name, way) for name, family in FAMILIES.items() for way in family.ways]
+ALL = pytest.mark.parametrize("pair", FAMILIES, indirect=True)
 AT_ONCE = 8
 FRESH = (100, 500, 1500)
 
 
+@ALL
 def test_prompts_differ_in_their_answers(pair: Pair) -> None:
     """Or nothing below could tell one prompt's KV from another's."""
     answers = pair.reference.answers
@@ -38,6 +40,7 @@ def test_same_as_unified(pair: Pair, way: str, size: int, stream: bool) -> None:
     assert (told.choices[0].tokens is not None) == tells
 
 
+@ALL
 def test_same_when_all_are_asked_at_once(pair: Pair) -> None:
     keys = [(way, size) for way in pair.family.ways for size in SIZES] * 2
     with ThreadPoolExecutor(AT_ONCE) as threads:
@@ -46,6 +49,7 @@ def test_same_when_all_are_asked_at_once(pair: Pair) -> None:
     assert not wrong
 
 
+@ALL
 def test_decode_got_its_kv_from_prefill(pair: Pair) -> None:
     """Decode computing the prompts by itself would give the same tokens."""
     prefill, decode = pair.urls["prefill-0"], pair.urls["decode-0"]

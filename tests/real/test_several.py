@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from asks import OUTPUT, Answer, ask_for, completion, generate, post, tokens
+from families import FAMILIES
 from pair import SAMPLES, TEXTS, Pair
+
+pytestmark = pytest.mark.parametrize("pair", FAMILIES, indirect=True)
 
 IN_BATCH = (5, 33, 129)
 

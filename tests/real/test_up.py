@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from families import FAMILIES
 from pair import Pair
+
+pytestmark = pytest.mark.parametrize("pair", FAMILIES, indirect=True)
 
 
 def test_the_unified_server_came_up_and_left_nothing(pair: Pair) -> None:

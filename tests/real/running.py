@@ -67,7 +67,7 @@ def eventually(holds: Callable[[], object], what: str, within_s: float = GUARD_S
 
 
 class Deployment:
-    """An example with ports and a state directory of its own, so that nothing on this machine is disturbed."""
+    """An example with ports and a state directory of its own, so that it disturbs nobody."""
 
     def __init__(self, example: Path, folder: Path, settings: Sequence[str] = ()) -> None:
         first = free_ports()
@@ -87,6 +87,8 @@ class Deployment:
         done = subprocess.run(
             [*PDCTL, command, *self._words, *words],
             cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if not name.startswith("PDCTL_")},
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=within_s,
@@ -121,7 +123,7 @@ class Deployment:
     def processes(self) -> list[psutil.Process]:
         """Those that bear the marker and all that stem from them: an engine's rank may overwrite its
         environment with a title."""
-        found = {}
+        found: dict[int, psutil.Process] = {}
         for pid in self.marked():
             try:
                 parent = psutil.Process(pid)
