@@ -14,7 +14,7 @@ from orchestrator.router.legs import Call, Item, leg_name
 from orchestrator.router.record import Record
 from orchestrator.router.road import Place, Road
 from orchestrator.router.stages import overdue
-from orchestrator.router.stream import Stream, Usage, unfinished
+from orchestrator.router.stream import Stream, Usage, is_error, unfit
 from orchestrator.wire.client import ConnectError, Connection, Progress, WireError, request_head
 from orchestrator.wire.exchange import Exchange
 
@@ -166,12 +166,12 @@ class Unit:
         if not leg.relay:
             self._stepped(call, body)
             return
-        if call.status >= 400:
+        if is_error(call.status, body):
             self._end(call, call.place.engine.map_error(call.status, body))
             return
-        hidden = unfinished(body)
-        if hidden is not None:
-            self._end(call, hidden)
+        failure = unfit(self._record.kind, call.status, body)
+        if failure is not None:
+            self._end(call, failure)
             return
         if item.merges:
             item.relayed = (call, body)

@@ -81,7 +81,7 @@ class Call:
         """The engine's status and headers."""
         self.status = status
         self.headers = tuple(headers)
-        if self.leg.relay and status < 300:
+        if self.leg.relay and status == 200:
             kind = next((value for name, value in headers if name == b"content-type"), b"")
             if kind.startswith(b"text/event-stream"):
                 self.stream = Stream()

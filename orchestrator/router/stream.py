@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from orchestrator.core.types import PathKind
 from orchestrator.errors import LegFailed, NoCapacity, RequestError
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
@@ -56,6 +57,20 @@ def usage(text: bytes) -> Usage:
         completion=last_int(text, b"completion_tokens"),
         cached=last_int(text, b"cached_tokens"),
     )
+
+
+def is_error(status: int, body: bytes) -> bool:
+    """Whether a whole answer is an error by its status, or by its body in spite of that."""
+    return status >= 400 or body.startswith((b'{"error":{', b'{"error": {'))
+
+
+def unfit(kind: PathKind, status: int, body: bytes) -> RequestError | None:
+    """Why a whole answer that is no error cannot be a client's either: no JSON, or nothing generated."""
+    first = body.lstrip()[:1]
+    if status != 200 or not (first == b"{" or (first == b"[" and kind is PathKind.GENERATE)):
+        message = f"the engine's answer (status {status}) is not the JSON it should be"
+        return LegFailed(message, reason="bad-answer")
+    return unfinished(body)
 
 
 def unfinished(body: bytes) -> RequestError | None:
@@ -213,11 +228,14 @@ class Stream:
         lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
         if not lines:
             return True
+        if lines == [b"[DONE]"]:
+            return False
         try:
             parsed = orjson.loads(b"\n".join(lines))
         except orjson.JSONDecodeError:
-            return False
+            parsed = None
         if not isinstance(parsed, dict):
+            self.refused = LegFailed("the engine streams what is not JSON", reason="bad-answer")
             return False
         if parsed.get("error"):
             self._error(b"\n".join(lines))

@@ -11,7 +11,8 @@ from datapath import DONE, event, usage_event
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.router.stream import Stream, Usage, last_int, unfinished, usage
+from orchestrator.core.types import PathKind
+from orchestrator.router.stream import Stream, Usage, is_error, last_int, unfinished, unfit, usage
 
 
 def data(body: Any) -> bytes:
@@ -49,6 +50,8 @@ STREAMS = {
     "generate": data({"text": "a", "output_ids": [1], "meta_info": {"finish_reason": None}}) + DONE,
     "line ends of two bytes": (ROLE + HELLO + DONE).replace(b"\n", b"\r\n"),
     "not JSON": b"data: hello\n\n" + DONE,
+    "another JSON": ROLE + b"data: [1]\n\n" + DONE,
+    "only the mark": DONE,
     "named events": b'event: message_start\ndata: {"type":"x"}\n\nevent: message_stop\ndata: {}\n\n',
     "text that looks like an error": event('data: {"error": 1}\n\n') + DONE,
     "empty": b"",
@@ -94,7 +97,7 @@ def test_byte_by_byte_is_read_the_same(name: str) -> None:
         "abort in the middle",
         "generate",
         "line ends of two bytes",
-        "not JSON",
+        "only the mark",
         "text that looks like an error",
     ],
 )
@@ -166,9 +169,14 @@ def test_the_status_of_an_error_event(code: bytes, status: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "status", "reason"),
-    [("abort first", 503, "engine-aborted"), ("abort of a generate call", 503, "engine-aborted")],
+    [
+        ("abort first", 503, "engine-aborted"),
+        ("abort of a generate call", 503, "engine-aborted"),
+        ("not JSON", 502, "bad-answer"),
+        ("another JSON", 502, "bad-answer"),
+    ],
 )
-def test_an_abort_before_anything_is_an_error(name: str, status: int, reason: str) -> None:
+def test_an_abort_or_nonsense_before_anything_is_an_error(name: str, status: int, reason: str) -> None:
     out, stream = feed([STREAMS[name]])
     assert out == b""
     assert stream.refused is not None
@@ -250,3 +258,31 @@ def test_failures_hidden_in_whole_answers(body: bytes, reason: str) -> None:
 )
 def test_whole_answers_that_hide_nothing(body: bytes) -> None:
     assert unfinished(body) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "body", "fits"),
+    [
+        (PathKind.CHAT, 200, b'{"choices":[]}', True),
+        (PathKind.CHAT, 200, b' {"choices":[]}', True),
+        (PathKind.GENERATE, 200, b'[{"text":"a"}]', True),
+        (PathKind.COMPLETION, 200, b'[{"text":"a"}]', False),
+        (PathKind.COMPLETION, 200, b"hello", False),
+        (PathKind.COMPLETION, 200, b"", False),
+        (PathKind.COMPLETION, 204, b"", False),
+        (PathKind.COMPLETION, 302, b"{}", False),
+        (PathKind.CHAT, 200, b'{"choices":[{"text":"","finish_reason":"error"}]}', False),
+    ],
+)
+def test_what_can_be_a_clients_answer(kind: PathKind, status: int, body: bytes, fits: bool) -> None:
+    error = unfit(kind, status, body)
+    assert (error is None) is fits
+    assert error is None or error.http_status == 502
+
+
+def test_an_error_is_known_by_its_body_too() -> None:
+    assert is_error(500, b"")
+    assert is_error(200, b'{"error":{"message":"x"}}')
+    assert is_error(200, b'{"error": {"message":"x"}}')
+    assert not is_error(200, b'{"error":null,"id":"resp_1"}')
+    assert not is_error(200, b'{"choices":[{"text":"{\\"error\\":{"}]}')

@@ -156,7 +156,8 @@ def read_prefill(body: bytes, notes: dict[str, Any]) -> LegFailed | None:
     answers = told if isinstance(told, list) else [told]
     prompt = cached = 0
     for answer in answers:
-        if not isinstance(answer, dict):
+        if not isinstance(answer, dict) or not (answer.get("choices") or answer.get("meta_info")):
+            # Taken for a success it would leave decode waiting for minutes.
             return LegFailed("the prefill engine's answer is not what it should be", reason="bad-answer")
         meta = answer.get("meta_info") or {}
         usage = answer.get("usage") or {}
