@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from deployment import FLEETS, GUARD_S, MODEL, SPEED, Deployment, Fleet, sim
+from line import Line, open_line
 
 from orchestrator.sim.testing import spawn
 
@@ -43,6 +44,18 @@ def fleet(
 ) -> Iterator[Fleet]:
     """One deployment per hand-off, up for as long as its tests run."""
     yield from _fleet(request.param, tmp_path_factory.mktemp(f"fleet-{request.param}"), references)
+
+
+@pytest.fixture(scope="session", params=FLEETS)
+def line(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    references: Mapping[str, httpx.Client],
+) -> Iterator[Line]:
+    """Recorded engines that somebody else runs, for each hand-off."""
+    folder = tmp_path_factory.mktemp(f"line-{request.param}")
+    with open_line(request.param, folder, references[FLEETS[request.param][0]]) as line:
+        yield line
 
 
 @pytest.fixture

@@ -19,15 +19,11 @@ from typing import Any
 import httpx
 import pytest
 from asking import CHAT, COMPLETION, WORDS, limited
-from deployment import FLEETS, GUARD_S, MODEL, Deployment, Fleet, eventually, sim
+from deployment import FLEETS, GIVE_UP, GUARD_S, MODEL, Deployment, Fleet, eventually, sim
 
 pytestmark = pytest.mark.integration
 
 TIMEOUTS = {"prefill": "2s", "first_token": "2s", "inter_token": "2s", "total": "6s"}
-LEASE_S = 60
-GIVE_UP = {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": str(LEASE_S)}
-"""How long a simulated vLLM keeps KV that nobody fetches, at its own speed: nothing else frees it."""
-
 SLOW = 50
 """Makes a decode step of the simulated engine 30 ms and more: a stream that can be met in the middle."""
 
@@ -44,7 +40,7 @@ def fleets(
         found = []
         for name, (dialect, more) in FLEETS.items():
             settings = {**more, "env": GIVE_UP, "max_restarts": 100}
-            settings |= {"lease-s": LEASE_S} if dialect == "vllm" else {}
+            settings |= {"lease-s": 60} if dialect == "vllm" else {}
             pools = {role: sim(role, dialect, **settings) for role in ("prefill", "decode")}
             folder = tmp_path_factory.mktemp(f"failing-{name}")
             made = stack.enter_context(Deployment(folder, pools, router={"timeouts": TIMEOUTS}))

@@ -7,19 +7,13 @@ must not arrive, as the real ones do.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from asking import CHAT, COMPLETION, GENERATE, limited, streaming
-from deployment import FLEETS, MODEL, SPEED, Deployment
-from recorder import Recorded, Recorder
-
-from orchestrator.sim.testing import SimProcess, spawn
+from deployment import MODEL
+from line import Line
 
 pytestmark = pytest.mark.integration
 
@@ -61,72 +55,6 @@ HOSTILE_HEADERS = {
     "Cookie": f"session=evil-{EVIL}",
     "X-Custom": f"evil-{EVIL}",
 }
-
-
-@dataclass
-class Line:
-    """One prefill and one decode engine, each behind its recorder, and the router in front."""
-
-    name: str
-    deployment: Deployment
-    engines: list[SimProcess]
-    prefill: Recorder
-    decode: Recorder
-    unified: httpx.Client
-
-    @property
-    def dialect(self) -> str:
-        return FLEETS[self.name][0]
-
-    def generated(self) -> list[Recorded]:
-        """The generation requests that arrived at either engine."""
-        both = (*self.prefill.requests, *self.decode.requests)
-        return [one for one in both if one.path in (CHAT, COMPLETION, GENERATE)]
-
-    def last(self) -> tuple[Recorded, Recorded]:
-        """The newest generation request at prefill, and at decode."""
-        legs = ([r for r in one.requests if r.method == "POST"] for one in (self.prefill, self.decode))
-        prefill, decode = (leg[-1] for leg in legs)
-        return prefill, decode
-
-    def post(self, path: str, body: dict[str, Any] | bytes, **more: Any) -> httpx.Response:
-        content = body if isinstance(body, bytes) else json.dumps(body)
-        return self.deployment.client.post(path, content=content, **more)
-
-
-@pytest.fixture(scope="module", params=FLEETS)
-def line(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    references: dict[str, httpx.Client],
-) -> Iterator[Line]:
-    name = request.param
-    dialect, more = FLEETS[name]
-    flags = ("--dialect", dialect, "--speed", str(SPEED), "--served-model-name", MODEL, "--lease-s", "300")
-    flags += ("--transfer", more["transfer"]) if more else ()
-    roles = [("--role", role) for role in ("prefill", "decode")]
-    with ExitStack() as stack:
-        engines = stack.enter_context(spawn(*roles, common=flags))
-        recorders = [stack.enter_context(Recorder(engine.port)) for engine in engines]
-        urls: list[dict[str, Any]] = [{"url": one.url} for one in recorders]
-        if "bootstrap" in engines[0].ports:
-            urls[0]["bootstrap_port"] = engines[0].ports["bootstrap"]
-        pools = {
-            role: {"role": role, "engine": dialect, "external": [url], **more}
-            for role, url in zip(("prefill", "decode"), urls, strict=True)
-        }
-        folder = _folder(tmp_path_factory, name)
-        router = {"pass_headers": ["x-team"]}
-        deployment = stack.enter_context(
-            Deployment(folder, pools, router=router, model={"served_name": MODEL})
-        )
-        stack.enter_context(deployment.route())
-        deployment.serves()
-        yield Line(name, deployment, engines, recorders[0], recorders[1], references[dialect])
-
-
-def _folder(factory: pytest.TempPathFactory, name: str) -> Path:
-    return factory.mktemp(f"line-{name}")
 
 
 def test_bytes_arrive_as_they_were_sent(line: Line) -> None:

@@ -31,6 +31,9 @@ GUARD_S = 60.0
 SPEED = 20
 """Of the simulated engines where time is not what is tested."""
 
+GIVE_UP = {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "60"}
+"""For a simulated vLLM whose peers fail: nothing else frees KV that nobody fetches. Its own seconds."""
+
 _http = httpx.Client(timeout=GUARD_S, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 """For everything beside what is tested; made once, since making one costs more than many requests."""
 

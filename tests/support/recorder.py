@@ -1,4 +1,7 @@
-"""A forwarding proxy in front of one engine that keeps every request as it arrived, byte for byte."""
+"""A forwarding proxy in front of one engine that keeps every request as it arrived, byte for byte.
+
+It can also answer in the engine's place, in ways that no engine should.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,8 @@ class Recorder:
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
         self.requests: list[Recorded] = []
+        self.instead: dict[str, bytes] = {}
+        """By path: bytes sent in place of the engine's answer, after which the connection is closed."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -61,43 +66,53 @@ class Recorder:
                 _cut(client)
                 continue
             self._sockets += (client, engine)
-            for source, sink, reader in ((client, engine, _Reader(self.requests)), (engine, client, None)):
-                threading.Thread(target=_pump, args=(source, sink, reader), daemon=True).start()
+            for pump in (self._requests, _answers):
+                threading.Thread(target=pump, args=(client, engine), daemon=True).start()
+
+    def _requests(self, client: socket.socket, engine: socket.socket) -> None:
+        held = b""
+        with suppress(OSError):  # either side has cut the connection, which the other one sees by ours
+            while data := client.recv(65536):
+                held += data
+                while (size := _whole(held)) is not None:
+                    raw, held = held[:size], held[size:]
+                    request = _read(raw)
+                    self.requests.append(request)
+                    if request.path in self.instead:
+                        client.sendall(self.instead[request.path])
+                        _cut(client)
+                        break
+                    engine.sendall(raw)
+        _cut(client)
+        _cut(engine)
 
 
-class _Reader:
-    """Takes the requests out of one connection's bytes; all of them have a content length, or no body."""
-
-    def __init__(self, into: list[Recorded]) -> None:
-        self._into = into
-        self._held = b""
-
-    def feed(self, data: bytes) -> None:
-        self._held += data
-        while b"\r\n\r\n" in self._held:
-            head, _, rest = self._held.partition(b"\r\n\r\n")
-            first, *lines = head.decode("latin-1").split("\r\n")
-            headers = {
-                name.lower(): value.strip() for name, _, value in (one.partition(":") for one in lines)
-            }
-            size = int(headers.get("content-length", "0"))
-            if len(rest) < size:
-                return
-            method, path, _ = first.split(" ")
-            self._into.append(Recorded(method, path, headers, rest[:size]))
-            self._held = rest[size:]
+def _answers(client: socket.socket, engine: socket.socket) -> None:
+    with suppress(OSError):
+        while data := engine.recv(65536):
+            client.sendall(data)
+    _cut(client)
+    _cut(engine)
 
 
-def _pump(source: socket.socket, sink: socket.socket, reader: _Reader | None) -> None:
-    try:
-        while data := source.recv(65536):
-            if reader is not None:
-                reader.feed(data)
-            sink.sendall(data)
-    except OSError:
-        pass  # either side has cut the connection, which the other one now sees
-    _cut(source)
-    _cut(sink)
+def _whole(held: bytes) -> int | None:
+    """The length of the first request in the bytes; None while it is not all there."""
+    head, found, rest = held.partition(b"\r\n\r\n")
+    if not found:
+        return None
+    size = int(_headers(head).get("content-length", "0"))
+    return len(head) + 4 + size if len(rest) >= size else None
+
+
+def _read(raw: bytes) -> Recorded:
+    head, _, body = raw.partition(b"\r\n\r\n")
+    method, path, _ = head.decode("latin-1").split("\r\n")[0].split(" ")
+    return Recorded(method, path, _headers(head), body)
+
+
+def _headers(head: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])
+    return {name.lower(): value.strip() for name, _, value in lines}
 
 
 def _cut(one: socket.socket) -> None:
