@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
 from typing import Any
 
 import httpx
-from deployment import MODEL
+from deployment import GUARD_S, MODEL
 
 CHAT, COMPLETION, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
 WORDS = "a river does not ask the stone why it lies there "
@@ -75,3 +79,39 @@ def _generated(one: dict[str, Any]) -> Any:
 
 def _counts(usage: dict[str, Any]) -> dict[str, int]:
     return {name: usage[f"{name}_tokens"] for name in ("prompt", "completion", "total")}
+
+
+@contextmanager
+def flowing(client: httpx.Client, body: dict[str, Any]) -> Iterator[Future[str]]:
+    """A streamed completion that has begun, read in the background; its result is the whole text.
+
+    Reading it raises AssertionError if the stream does not end by `[DONE]`.
+    """
+    begun = Event()
+
+    def read() -> str:
+        text = ""
+        try:
+            with client.stream("POST", COMPLETION, json={**body, "stream": True}) as answer:
+                assert answer.status_code == 200, answer.read()
+                data = ""
+                for line in answer.iter_lines():
+                    if line.startswith("data: "):
+                        data = line[6:]
+                        text += "" if data == "[DONE]" else _piece(data)
+                        begun.set()
+                assert data == "[DONE]", data
+        finally:
+            begun.set()
+        return text
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(read)
+        assert begun.wait(GUARD_S)
+        yield future
+
+
+def _piece(data: str) -> str:
+    event = json.loads(data)
+    assert "error" not in event, event
+    return "".join(choice["text"] for choice in event["choices"])

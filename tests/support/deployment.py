@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -20,8 +21,10 @@ from typing import Any, Self
 
 import httpx
 
+from orchestrator.launch import report
 from orchestrator.launch.paths import StateDir, controller_pid
 from orchestrator.launch.process import Identity, Mark, Table, send
+from orchestrator.launch.status import InstanceStatus
 
 PDCTL = Path(sys.executable).with_name("pdctl")
 MODEL = "demo"
@@ -162,9 +165,13 @@ class Deployment:
         assert done.returncode == 0, done.stderr
         return {one["name"]: one for one in json.loads(done.stdout)}
 
-    def pids(self) -> dict[str, int]:
+    def status(self) -> dict[str, InstanceStatus]:
+        """What `ps` shows, without the cost of a command."""
+        return {one.name: one for one in asyncio.run(report.status(self.state)).instances}
+
+    def pids(self) -> dict[str, int | None]:
         """The process of each instance."""
-        return {name: one["pid"] for name, one in self.ps().items()}
+        return {name: one.pid for name, one in self.status().items()}
 
     def log(self, name: str) -> str:
         """What an instance has written."""

@@ -68,8 +68,9 @@ def open_line(name: str, folder: Path, unified: httpx.Client) -> Iterator[Line]:
             role: {"role": role, "engine": dialect, "external": [url], **more}
             for role, url in zip(("prefill", "decode"), urls, strict=True)
         }
-        settings = {"model": {"served_name": MODEL}, "router": {"pass_headers": ["x-team"]}}
-        deployment = stack.enter_context(Deployment(folder, pools, **settings))
+        router = {"pass_headers": ["x-team"]}
+        made = Deployment(folder, pools, router=router, model={"served_name": MODEL})
+        deployment = stack.enter_context(made)
         stack.enter_context(deployment.route())
         deployment.serves()
         yield Line(name, deployment, engines, recorders[0], recorders[1], unified)
