@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from operator import mul
 from random import Random
 from typing import Generic, TypeVar
 
@@ -13,7 +13,6 @@ from orchestrator.core.contracts import Context, Filter, Picker, Scorer
 from orchestrator.core.types import Choice, Endpoint, RequestView, Scored
 from orchestrator.errors import PolicyError
 
-T = TypeVar("T")
 PolicyT = TypeVar("PolicyT")
 
 OnPolicyError = Callable[[str, PolicyError], None]
@@ -59,41 +58,34 @@ def choose(
     the filters kept, since ranking by the remaining scorers could be ranking without a load term.
     """
     fallbacks: list[str] = []
-
-    def failed(error: PolicyError) -> None:
-        fallbacks.append(error.policy)
-        on_error(error.policy, error)
-
-    left = candidates
+    left = tuple(candidates)
     filtered: dict[str, str] = {}
-    for step in profile.filters:
+    for kept_by in profile.filters:
         try:
-            kept = _guarded(step.name, partial(_kept, step.policy, request, left, context))
-        except PolicyError as error:
-            failed(error)
-            continue
-        if len(kept) < len(left):
-            filtered.update((e.id, step.name) for e in left if e.id not in kept)
-            left = [e for e in left if e.id in kept]
+            kept = tuple(kept_by.policy.filter(request, left, context))
+            if kept != left:
+                left = _kept(kept_by.name, kept, left, filtered)
+        except Exception as error:  # noqa: BLE001  a stranger's code: no fault of it may cost a request
+            _bypass(kept_by.name, error, fallbacks, on_error)
         if not left:
             return AllFiltered(filtered)
     scored: tuple[Scored, ...] = ()
+    runner_up = None
+    asked: Step[Scorer] | Step[Picker] = profile.picker
     try:
-        scored = _scored(profile.scorers, request, left, context)
-        chosen = _guarded(
-            profile.picker.name, partial(_picked, profile.picker.policy, request, scored, context)
-        )
-    except PolicyError as error:
-        failed(error)
+        columns = []
+        for asked in profile.scorers:
+            columns.append(_shares(asked.policy.score(request, left, context), left))
+        scored = _scored(profile.scorers, columns, left)
+        asked = profile.picker
+        chosen = asked.policy.pick(request, scored, context).endpoint
+        runner_up = _runner_up(scored, chosen)
+    except Exception as error:  # noqa: BLE001  as above
+        _bypass(asked.name, error, fallbacks, on_error)
         chosen = least_work(left, context.rng).id
-    return Choice(
-        role=context.role,
-        chosen=chosen,
-        runner_up=_runner_up(scored, chosen),
-        scored=scored,
-        filtered=filtered,
-        fallbacks=tuple(fallbacks),
-    )
+        if scored:
+            runner_up = _runner_up(scored, chosen)
+    return Choice(context.role, chosen, runner_up, scored, filtered, tuple(fallbacks))
 
 
 def least_work(candidates: Sequence[Endpoint], rng: Random) -> Endpoint:
@@ -107,62 +99,62 @@ def least_work(candidates: Sequence[Endpoint], rng: Random) -> Endpoint:
     return rng.choice([e for e, w in zip(candidates, work, strict=True) if w == least])
 
 
-def _kept(policy: Filter, request: RequestView, left: Sequence[Endpoint], context: Context) -> set[str]:
-    """The ids that a filter keeps of `left`."""
-    kept = {e.id for e in policy.filter(request, left, context)}
-    strangers = kept.difference(e.id for e in left)
+def _bypass(name: str, error: Exception, fallbacks: list[str], on_error: OnPolicyError) -> None:
+    """Note that a policy failed, and tell of it by name."""
+    failure = PolicyError(f"policy {name}: {type(error).__name__}: {error}", policy=name)
+    failure.__cause__ = error
+    fallbacks.append(name)
+    on_error(name, failure)
+
+
+def _kept(
+    name: str, kept: Sequence[Endpoint], left: tuple[Endpoint, ...], filtered: dict[str, str]
+) -> tuple[Endpoint, ...]:
+    """What is left of `left` by a filter that returned `kept`; who is not goes into `filtered`."""
+    ids = {e.id for e in kept}
+    strangers = ids.difference(e.id for e in left)
     if strangers:
         raise ValueError(f"kept {', '.join(sorted(strangers))}, which it was not given")
-    return kept
+    filtered.update((e.id, name) for e in left if e.id not in ids)
+    return tuple(e for e in left if e.id in ids)
 
 
-def _scored(
-    steps: Sequence[Step[Scorer]], request: RequestView, left: Sequence[Endpoint], context: Context
-) -> tuple[Scored, ...]:
-    """The candidates with their totals; `parts` are weighted and add up to them. Raises PolicyError."""
-    names = [step.name for step in steps]
-    columns = []
-    for step in steps:
-        shares = _guarded(step.name, partial(_shares, step.policy, request, left, context))
-        columns.append([step.weight * share for share in shares])
-    if not columns:
-        return tuple(Scored(e.id, 0.0) for e in left)
-    rows = list(zip(*columns, strict=True))
-    parts = [dict(zip(names, row, strict=True)) for row in rows]
-    return tuple(map(Scored, [e.id for e in left], map(sum, rows), parts))
-
-
-def _shares(policy: Scorer, request: RequestView, left: Sequence[Endpoint], context: Context) -> list[float]:
-    """One share in 0..1 for each of `left`."""
-    shares = list(map(float, policy.score(request, left, context)))
+def _shares(scores: Sequence[float], left: Sequence[Endpoint]) -> list[float]:
+    """What a scorer returned, once it is one share in 0..1 for each of `left`."""
+    shares = list(map(float, scores))
     if len(shares) != len(left):
         raise ValueError(f"returned {len(shares)} scores for {len(left)} candidates")
+    # What is no number compares as neither less nor more, so the sum has to tell.
     if not (min(shares) >= 0.0 and max(shares) <= 1.0 and math.isfinite(sum(shares))):
         worst = next((e.id, s) for e, s in zip(left, shares, strict=True) if not 0.0 <= s <= 1.0)
         raise ValueError(f"the score of {worst[0]}, {worst[1]}, is not a number in 0..1")
     return shares
 
 
-def _picked(policy: Picker, request: RequestView, scored: Sequence[Scored], context: Context) -> str:
-    """The id that a picker takes of `scored`."""
-    picked = policy.pick(request, scored, context).endpoint
-    if all(s.endpoint != picked for s in scored):
-        raise ValueError(f"picked {picked}, which it was not given")
-    return picked
+def _scored(
+    steps: Sequence[Step[Scorer]], columns: Sequence[Sequence[float]], left: Sequence[Endpoint]
+) -> tuple[Scored, ...]:
+    """The candidates with their totals; `parts` are weighted and add up to them."""
+    if not columns:
+        return tuple([Scored(e.id, 0.0) for e in left])
+    names = [step.name for step in steps]
+    weights = [step.weight for step in steps]
+    scored = []
+    for endpoint, row in zip(left, zip(*columns, strict=True), strict=True):
+        parts = list(map(mul, weights, row))
+        scored.append(Scored(endpoint.id, sum(parts), dict(zip(names, parts, strict=True))))
+    return tuple(scored)
 
 
 def _runner_up(scored: Sequence[Scored], chosen: str) -> str | None:
-    """The best of the others, the first of equals."""
+    """The best of the others, the first of equals. Raises ValueError if `chosen` is none of `scored`."""
     best: Scored | None = None
+    others = 0
     for one in scored:
-        if one.endpoint != chosen and (best is None or one.total > best.total):
-            best = one
+        if one.endpoint != chosen:
+            others += 1
+            if best is None or one.total > best.total:
+                best = one
+    if others == len(scored):
+        raise ValueError(f"picked {chosen}, which it was not given")
     return best.endpoint if best else None
-
-
-def _guarded(name: str, ask: Callable[[], T]) -> T:
-    """What `ask` returns; whatever it raises becomes a PolicyError that names the policy."""
-    try:
-        return ask()
-    except Exception as error:  # a stranger's code: any fault of it must not cost a request
-        raise PolicyError(f"policy {name}: {type(error).__name__}: {error}", policy=name) from error

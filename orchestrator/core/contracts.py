@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar, Protocol, runtime_checkable
 
+from orchestrator.core.frozen import frozen
 from orchestrator.core.types import (
     Choice,
     Endpoint,
@@ -20,7 +21,7 @@ from orchestrator.core.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Assign:
     """The scheduler's yes: `route` for the request, and why (one Choice per role)."""
 
@@ -88,7 +89,7 @@ class PrefixReader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Context:
     """What a policy is given beside the request and the candidates.
 

@@ -173,13 +173,13 @@ class Ledger:
     def _add(self, endpoint_id: str, requests: int, prefill_tokens: int, kv_tokens: int) -> None:
         """The only place where a sum changes; one at zero is forgotten."""
         old = self._sums.get(endpoint_id, _NOTHING)
-        new = Inflight(
-            old.requests + requests, old.prefill_tokens + prefill_tokens, old.kv_tokens + kv_tokens
-        )
-        if new == _NOTHING:
-            self._sums.pop(endpoint_id, None)
+        requests += old.requests
+        prefill_tokens += old.prefill_tokens
+        kv_tokens += old.kv_tokens
+        if requests or prefill_tokens or kv_tokens:
+            self._sums[endpoint_id] = Inflight(requests, prefill_tokens, kv_tokens)
         else:
-            self._sums[endpoint_id] = new
+            self._sums.pop(endpoint_id, None)
         self._stale.add(endpoint_id)
 
 

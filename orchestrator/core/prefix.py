@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from struct import unpack
 
 MAX_BLOCKS = 1024
 """Blocks of one prompt that are hashed: 128 k tokens of 128, beyond which affinity has nothing to add."""
@@ -28,14 +29,15 @@ def chain(seed: int, data: bytes, block_bytes: int, limit: int = MAX_BLOCKS) -> 
     if block_bytes < 1:
         raise ValueError(f"a block has at least one byte, not {block_bytes}")
     running = hashlib.sha256((seed % (1 << 128)).to_bytes(16, "little"))
-    update, digest, to_int = running.update, running.digest, int.from_bytes
+    update, digest = running.update, running.digest
     blocks = min(len(data) // block_bytes, limit)
     view = memoryview(data)
-    hashes = []
+    digests = []
     for start in range(0, blocks * block_bytes, block_bytes):
         update(view[start : start + block_bytes])
-        hashes.append(to_int(digest()[:8], "little"))
-    return tuple(hashes)
+        digests.append(digest())
+    # The first eight bytes of each, in one call.
+    return unpack("<" + "Q24x" * blocks, b"".join(digests))
 
 
 class PrefixIndex:

@@ -11,6 +11,7 @@ from orchestrator.core.admission import Drain
 from orchestrator.core.choosing import AllFiltered, OnPolicyError, RoleProfile, choose
 from orchestrator.core.choosing import least_work as least_work
 from orchestrator.core.contracts import Assign, Context, Decision, Reject
+from orchestrator.core.frozen import frozen
 from orchestrator.core.inflight import Ledger
 from orchestrator.core.prefix import PrefixIndex
 from orchestrator.core.types import (
@@ -30,11 +31,14 @@ from orchestrator.errors import AccountingError, NoCapacity, Overloaded, PolicyE
 Serves = Callable[[PathKind, Endpoint], bool]
 """Whether an endpoint answers this kind of request in its role; asked anew after each `observe` only."""
 
+Places = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Where in a snapshot the candidates of each role of a `Fleet` stand: the same until the next `observe`."""
+
 _ONE_ENDPOINT = frozenset({PathKind.TOKENIZE, PathKind.EMBED})
 """Kinds that are never handed off: any endpoint that serves them will do, whatever its role."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Fleet:
     """The endpoints that may be given a request: ready, of its model, serving its path.
 
@@ -59,7 +63,7 @@ class Fleet:
         return Fleet(*(left or role for left, role in zip(others, roles, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Routed:
     """A route and why: one Choice per role that was decided."""
 
@@ -93,7 +97,9 @@ class SchedulingProfile:
             asking = _asking(context, Role.PREFILL)
             first = choose(self.prefill, request, fleet.prefill, asking, on_error)
             if isinstance(first, Choice):
-                prefill = next(e for e in fleet.prefill if e.id == first.chosen)
+                for prefill in fleet.prefill:
+                    if prefill.id == first.chosen:
+                        break
                 asking = _asking(context, Role.DECODE, prefill)
                 second = choose(self.decode, request, fleet.decode, asking, on_error)
                 if isinstance(second, Choice):
@@ -168,7 +174,7 @@ class ImmediateScheduler:
         self._on_accounting_error = on_accounting_error
         self._drain = Drain()
         self._incarnations: dict[str, str] = {}
-        self._places: dict[tuple[str, PathKind], tuple[tuple[int, ...], ...]] = {}
+        self._places: dict[tuple[str, PathKind], Places] = {}
 
     def submit(self, request: RequestView, now_s: float) -> Sequence[Decision]:
         """Assign the request, or refuse it: 503 if nothing is ready for it, 429 if all that is is full.
@@ -197,8 +203,8 @@ class ImmediateScheduler:
 
     def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
         """Release what a leg is done with; an event after the request's end changes nothing."""
-        if event.request_id in self.ledger and event.what in ("first_token", "done"):
-            if event.leg in (LegKind.DECODE, LegKind.UNIFIED):
+        if event.what in ("first_token", "done") and event.request_id in self.ledger:
+            if event.leg is LegKind.DECODE or event.leg is LegKind.UNIFIED:
                 self.ledger.handed_over(event.request_id)
             elif event.leg is LegKind.PREFILL and event.what == "done":
                 self.ledger.prefill_done(event.request_id)
@@ -249,11 +255,12 @@ class ImmediateScheduler:
             places = self._find_places(request, snapshot)
             if any(places):  # a client may invent any number of models that nobody serves
                 self._places[key] = places
-        fleet = Fleet(*(tuple(snapshot.endpoints[i] for i in role) for role in places))
+        at = snapshot.endpoints.__getitem__
+        prefill, decode, single = places
+        fleet = Fleet(tuple(map(at, prefill)), tuple(map(at, decode)), tuple(map(at, single)))
         return fleet.without(request.avoid) if request.avoid else fleet
 
-    def _find_places(self, request: RequestView, snapshot: Snapshot) -> tuple[tuple[int, ...], ...]:
-        """Where in the snapshot each role's candidates stand: the same until endpoints are next observed."""
+    def _find_places(self, request: RequestView, snapshot: Snapshot) -> Places:
         serving = [
             (i, e.role)
             for i, e in enumerate(snapshot.endpoints)
@@ -261,8 +268,10 @@ class ImmediateScheduler:
         ]
         if request.path in _ONE_ENDPOINT:
             return (), (), tuple(i for i, _ in serving)
-        roles = (Role.PREFILL, Role.DECODE, Role.UNIFIED)
-        return tuple(tuple(i for i, r in serving if r is role) for role in roles)
+        prefill, decode, single = (
+            tuple(i for i, r in serving if r is role) for role in (Role.PREFILL, Role.DECODE, Role.UNIFIED)
+        )
+        return prefill, decode, single
 
     def _account(self, request: RequestView, route: Route, now_s: float) -> None:
         if request.path is PathKind.TOKENIZE:

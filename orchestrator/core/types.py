@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
+
+from orchestrator.core.frozen import frozen
 
 
 class Role(StrEnum):
@@ -38,7 +40,7 @@ class LegKind(StrEnum):
     UNIFIED = "unified"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class RequestView:
     """All that a policy sees of a request; never its body.
 
@@ -64,7 +66,7 @@ class RequestView:
     """Endpoints a failed attempt of this request was on: used only where there is no other."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Load:
     """What an engine last said of itself; None where it does not report the figure.
 
@@ -83,7 +85,7 @@ class Load:
     progress: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Inflight:
     """Work the router has given to an endpoint and not seen finished.
 
@@ -96,7 +98,7 @@ class Inflight:
     kv_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Endpoint:
     """The router's immutable view of one instance at one moment.
 
@@ -153,7 +155,7 @@ class Endpoint:
         return None if self.kv_total_tokens is None else self.kv_total_tokens - self.kv_used_tokens
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Snapshot:
     """Every endpoint as seen at one moment; what a decision is made on."""
 
@@ -165,7 +167,7 @@ class Snapshot:
         return tuple(e for e in self.endpoints if e.ready and e.role == role and e.model == model)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Route:
     """Where a request goes: a (prefill, decode) pair, or one unified endpoint. Values are endpoint ids."""
 
@@ -179,7 +181,7 @@ class Route:
         return self.prefill is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Scored:
     """One candidate of a decision with its total and each scorer's share of it."""
 
@@ -188,7 +190,7 @@ class Scored:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Choice:
     """Why one role's endpoint was chosen: who was filtered by what, the scores, the runner-up."""
 
@@ -200,7 +202,7 @@ class Choice:
     fallbacks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class LegEvent:
     """Something that happened to a leg: `what` is sent, first_token, done or failed."""
 
@@ -222,7 +224,7 @@ class End(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Outcome:
     """What became of a request; fed to accounting, metrics, policies' hooks and the decision log.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from orchestrator.core.frozen import frozen
 from orchestrator.core.types import Endpoint, LegKind, Load, PathKind, Role
 from orchestrator.errors import Problem, RequestError
 
@@ -136,7 +137,7 @@ class NotYet:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Leg:
     """One engine call of a request.
 
@@ -156,7 +157,7 @@ class Leg:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class HandoffDone:
     """No leg is left to start; what a finished non-relayed leg told (`cached_tokens`, ...) is in `notes`."""
 
@@ -173,7 +174,7 @@ class HandoffFailed:
 HandoffStep = tuple[Leg, ...] | HandoffDone | HandoffFailed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class HandoffRequest:
     """What a hand-off machine starts from.
 

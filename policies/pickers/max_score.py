@@ -23,5 +23,6 @@ class MaxScore:
 
     def pick(self, request: RequestView, scored: Sequence[Scored], context: Context) -> Scored:
         """One of the best."""
-        best = max(s.total for s in scored) - self._tolerance
-        return context.rng.choice([s for s in scored if s.total >= best])
+        best = max([s.total for s in scored]) - self._tolerance
+        ties = [s for s in scored if s.total >= best]
+        return ties[0] if len(ties) == 1 else context.rng.choice(ties)

@@ -39,11 +39,14 @@ class TokenLoad:
             work = [e.kv_used_tokens for e in candidates]
         else:
             each = self._params.foreign_tokens
-            work = [e.inflight.prefill_tokens + each * _foreign_waiting(e) for e in candidates]
+            work = [
+                e.inflight.prefill_tokens
+                + (each * _foreign_waiting(e, e.load.waiting) if e.load is not None and e.load.waiting else 0)
+                for e in candidates
+            ]
         return share_of_least(work, self._params.scale_tokens)
 
 
-def _foreign_waiting(endpoint: Endpoint) -> int:
-    """Requests in the engine's own queue that the router did not send."""
-    foreign = endpoint.requests - endpoint.inflight.requests
-    return min(foreign, endpoint.load.waiting) if foreign and endpoint.load else 0
+def _foreign_waiting(endpoint: Endpoint, waiting: int) -> int:
+    """Of the requests that are `waiting` in the engine's own queue, those that the router did not send."""
+    return min(endpoint.requests - endpoint.inflight.requests, waiting)
