@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import socket
 import subprocess
@@ -21,14 +20,29 @@ TOPOLOGY = ROOT / "examples" / "quickstart.yaml"
 PROMPT = "Explain in two sentences why prefill and decode want different machines."
 
 
-def pick_port(wanted: int) -> int:
-    """`wanted` if it is free on loopback, else any free port."""
-    for port in (wanted, 0):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def free(port: int) -> bool:
+    """Whether nothing holds `port` on loopback."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
             probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
-    raise SystemExit("quickstart: no free port on 127.0.0.1")
+        except OSError:
+            return False
+    return True
+
+
+def settings_for(port: int, state: Path) -> list[str]:
+    """Overrides that keep the example off every port in use here: the endpoint's and the engines' own."""
+    listen = next((p for p in (port, *range(18000, 18100, 2)) if free(p) and free(p + 1)), port)
+    chosen = [f"router.listen=127.0.0.1:{listen}", f"state_dir={state}"]
+    for first in range(20000, 30000, 1000):
+        node = f"nodes=[{{name: local, address: 127.0.0.1, ports: {first}-{first + 999}}}]"
+        overrides = [word for setting in (*chosen, node) for word in ("--set", setting)]
+        words = [str(PDCTL), "plan", str(TOPOLOGY), "--json", *overrides]
+        planned = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
+        if all(free(p) for instance in planned["instances"] for p in instance["ports"].values()):
+            return overrides
+    raise SystemExit("quickstart: no free range of ports between 20000 and 30000")
 
 
 def pdctl(command: str, settings: list[str]) -> int:
@@ -86,11 +100,11 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave the deployment running")
     parser.add_argument("--port", type=int, default=8000, help="port of the endpoint, if free (default 8000)")
     arguments = parser.parse_args()
-    url = f"http://127.0.0.1:{pick_port(arguments.port)}"
     state = Path.home() / ".local" / "state" / "pdctl" / "quickstart"
     if not arguments.keep:
         state = Path(tempfile.mkdtemp(prefix="pdctl-quickstart-"))
-    settings = ["--set", f"router.listen={url.removeprefix('http://')}", "--set", f"state_dir={state}"]
+    settings = settings_for(arguments.port, state)
+    url = f"http://{settings[1].partition('=')[2]}"
     code = 1
     try:
         code = pdctl("up", [*settings, "--detach"])
@@ -105,7 +119,7 @@ def main() -> int:
             code = pdctl("down", settings) or code
     if arguments.keep and code == 0:
         print(f"\nStill running at {url}. Stop it with:")
-        print(f"  pdctl down examples/quickstart.yaml --set state_dir={state}")
+        print(f"  .venv/bin/pdctl down examples/quickstart.yaml --set state_dir={state}")
     return code
 
 
