@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 from orchestrator.core.types import PathKind
 from orchestrator.errors import BadRequest
 
 INT32 = 2**31 - 1
 """What SGLang keeps `top_k` in; also taken for the last token id where the vocabulary is not known."""
+
+LARGEST_BIAS = 1e9
+SMALLEST_PENALTY = 1e-6
+"""Beyond these, divided by the smallest temperature (1e-6), a logit leaves 32-bit floats, the probabilities
+are no numbers, and sampling raises."""
 
 _PROMPTS = {
     PathKind.CHAT: "input_ids",
@@ -20,9 +25,9 @@ _PROMPTS = {
 }
 """Where token ids may stand for the prompt."""
 
-
+_SAMPLING = ("top_k", "stop_token_ids", "stop_regex", "repetition_penalty", "logit_bias")
 _TOPS = ("logprobs", "top_logprobs", "top_logprobs_num")
-_WATCHED = frozenset({*_PROMPTS.values(), *_TOPS, "sampling_params", "top_k", "stop_token_ids", "stop_regex"})
+_WATCHED = frozenset({*_PROMPTS.values(), *_TOPS, "sampling_params", *_SAMPLING})
 
 
 def check(kind: PathKind, fields: Mapping[str, Any], vocab_size: int | None) -> None:
@@ -38,20 +43,37 @@ def check(kind: PathKind, fields: Mapping[str, Any], vocab_size: int | None) -> 
     if name is not None and isinstance(prompt := fields.get(name), list) and prompt:
         _prompt(name, prompt, last)
     for sampling in _sampling(kind, fields):
-        _count("top_k", sampling.get("top_k"), INT32)
-        # They kill where a request in the same batch has a minimum of tokens, whoever sent that one.
-        _ids("stop_token_ids", sampling.get("stop_token_ids"), last)
-        if sampling.get("stop_regex"):
-            raise BadRequest(
-                "stop_regex is not supported: some patterns hold up the engine and every request on it "
-                "without end; use `stop`",
-                reason="unsupported",
-                param="stop_regex",
-            )
+        _sampled(sampling, last)
     for name in _TOPS:
         asked = fields.get(name)
         for one in asked if isinstance(asked, list) else (asked,):
             _count(name, one, last + 1)
+
+
+def _sampled(sampling: Mapping[str, Any], last: int) -> None:
+    _count("top_k", sampling.get("top_k"), INT32)
+    # They kill where a request in the same batch has a minimum of tokens, whoever sent that one.
+    _ids("stop_token_ids", sampling.get("stop_token_ids"), last)
+    if sampling.get("stop_regex"):
+        raise BadRequest(
+            "stop_regex is not supported: some patterns hold up the engine and every request on it "
+            "without end; use `stop`",
+            reason="unsupported",
+            param="stop_regex",
+        )
+    penalty = sampling.get("repetition_penalty")
+    if penalty is not None and not (isinstance(penalty, int | float) and penalty >= SMALLEST_PENALTY):
+        _refuse("repetition_penalty", f"be a number of at least {SMALLEST_PENALTY:g}", "out-of-range")
+    bias = sampling.get("logit_bias")
+    if isinstance(bias, dict) and bias and not _narrow(bias.values()):
+        _refuse("logit_bias", f"hold numbers from -{LARGEST_BIAS:g} to {LARGEST_BIAS:g}", "out-of-range")
+
+
+def _narrow(biases: Iterable[Any]) -> bool:
+    try:
+        return max(map(abs, biases)) <= LARGEST_BIAS
+    except TypeError:
+        return False  # the engine would take "1e38" for a number
 
 
 def _sampling(kind: PathKind, fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -68,12 +90,12 @@ def _prompt(name: str, prompt: list[Any], last: int) -> None:
     first = prompt[0]
     if isinstance(first, list):
         if set(map(type, prompt)) != {list}:
-            raise _mixed(name)
+            _mixed(name)
         _ids(name, list(chain.from_iterable(prompt)), last)
     elif isinstance(first, str):
         # The engine would take ["1", 99999] for two ids.
         if set(map(type, prompt)) != {str}:
-            raise _mixed(name)
+            _mixed(name)
     elif not isinstance(first, dict):
         _ids(name, prompt, last)
 
@@ -82,13 +104,13 @@ def _ids(name: str, ids: object, last: int) -> None:
     if ids is None or ids == []:
         return
     if not isinstance(ids, list):
-        raise _mixed(name)
+        _mixed(name)
     try:
         low, high = min(ids), max(ids)
     except TypeError:
-        raise _mixed(name) from None
+        _mixed(name)
     if not isinstance(low, int | float) or not isinstance(high, int | float):
-        raise _mixed(name)
+        _mixed(name)
     if low < 0 or high > last:
         wrong = low if low < 0 else high
         raise BadRequest(
@@ -99,16 +121,13 @@ def _ids(name: str, ids: object, last: int) -> None:
 
 
 def _count(name: str, value: object, most: int) -> None:
-    if value is None or (isinstance(value, int | float) and value <= most):
-        return
-    raise BadRequest(
-        f"`{name}` must be a number of at most {most}, not {value!r}"[:200], reason="too-many", param=name
-    )
+    if value is not None and not (isinstance(value, int | float) and value <= most):
+        _refuse(name, f"be a number of at most {most}, not {value!r}"[:160], "too-many")
 
 
-def _mixed(name: str) -> BadRequest:
-    return BadRequest(
-        f"`{name}` must hold nothing but numbers where it is a list of token ids",
-        reason="bad-token-id",
-        param=name,
-    )
+def _refuse(name: str, wanted: str, reason: str) -> NoReturn:
+    raise BadRequest(f"`{name}` must {wanted}", reason=reason, param=name)
+
+
+def _mixed(name: str) -> NoReturn:
+    _refuse(name, "hold nothing but numbers where it is a list of token ids", "bad-token-id")

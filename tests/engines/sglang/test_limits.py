@@ -77,6 +77,8 @@ def test_what_the_engine_might_read_as_token_ids(prompt: list[Any]) -> None:
         (COMPLETION, {"prompt": "99999"}),
         (COMPLETION, {"prompt": []}),
         (COMPLETION, {"prompt": [True]}),
+        (COMPLETION, {"prompt": "x", "logit_bias": {"5": -1e9, "6": 100}, "repetition_penalty": 1e-6}),
+        (COMPLETION, {"prompt": "x", "logit_bias": {}, "repetition_penalty": None}),
         (GENERATE, {"text": "x", "sampling_params": {"top_k": INT32, "stop_token_ids": [2047]}}),
         (GENERATE, {"input_ids": [5], "return_logprob": True, "top_logprobs_num": [2, None]}),
         (CHAT, {"messages": [], "logprobs": True, "top_logprobs": 20, "top_k": -1, "stop_token_ids": []}),
@@ -103,6 +105,26 @@ def test_sampling_parameters_of_generate() -> None:
     for stops in ([2048], [-1], ["99999"], {"99999": 1}):
         error = refusal(GENERATE, {"text": "x", "sampling_params": {"stop_token_ids": stops}})
         assert error.param == "stop_token_ids"
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"repetition_penalty": 1e-300},
+        {"repetition_penalty": "1e-300"},
+        {"logit_bias": {"5": 1e38}},
+        {"logit_bias": {"5": 0, "6": -1e10}},
+        {"logit_bias": {"5": "1e38"}},
+    ],
+)
+def test_numbers_that_leave_no_probabilities(sampling: dict[str, Any]) -> None:
+    for kind, fields in (
+        (COMPLETION, {"prompt": "x", **sampling}),
+        (CHAT, {"messages": [], **sampling}),
+        (GENERATE, {"text": "x", "sampling_params": sampling}),
+    ):
+        error = refusal(kind, fields)
+        assert (error.reason, error.param) == ("out-of-range", next(iter(sampling)))
 
 
 def test_stop_patterns_that_may_never_end() -> None:
