@@ -71,7 +71,7 @@ def _sampled(sampling: Mapping[str, Any], last: int) -> None:
 
 def _narrow(biases: Iterable[Any]) -> bool:
     try:
-        return max(map(abs, biases)) <= LARGEST_BIAS
+        return bool(max(map(abs, biases)) <= LARGEST_BIAS)
     except TypeError:
         return False  # the engine would take "1e38" for a number
 
