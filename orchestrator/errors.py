@@ -122,7 +122,7 @@ class PolicyError(PdctlError):
 
 
 class IllegalTransition(PdctlError):
-    """An event came in a state that has no transition for it: a fault of the supervisor, never of an engine."""
+    """An event came in a state that has no transition for it: a fault of the supervisor, not of an engine."""
 
     default_reason = "illegal-transition"
 
