@@ -21,13 +21,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clocks."""
 
-    def now_s(self) -> float:
-        """`time.monotonic()`."""
-        return time.monotonic()
-
-    def wall_s(self) -> float:
-        """`time.time()`."""
-        return time.time()
+    # Read ten times per request: the functions themselves, without a call around them.
+    now_s = staticmethod(time.monotonic)
+    wall_s = staticmethod(time.time)
 
 
 class FakeClock:

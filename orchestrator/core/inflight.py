@@ -101,30 +101,23 @@ class Ledger:
         May be told more than once (the prefill side's answer and the first token both tell it).
         Raises AccountingError if the request is not in flight.
         """
-        work = self._get(request_id)
-        if work.computing is not None:
-            legs = -1 if work.route.prefill else 0
-            self._add(work.computing, legs, -work.prefill_tokens, 0)
-            work.computing = None
+        self._computed(self._get(request_id))
 
     def handed_over(self, request_id: str) -> None:
         """The decode side has the KV, so the prompt is computed and prefill holds nothing of it.
 
         May be told more than once. Raises AccountingError if the request is not in flight.
         """
-        self.prefill_done(request_id)
-        work = self._get(request_id)
-        if work.holding is not None:
-            self._add(work.holding, 0, 0, -work.prompt_tokens)
-            work.holding = None
+        self._fetched(self._get(request_id))
 
     def finish(self, request_id: str) -> Work:
         """The request is over, however it ended: release all that is left of it, and say what it was.
 
         Raises AccountingError if it was never started or has finished before.
         """
-        self.handed_over(request_id)
-        work = self._work.pop(request_id)
+        work = self._get(request_id)
+        self._fetched(work)
+        del self._work[request_id]
         self._add(work.route.decode, -1, 0, -work.kv_tokens)
         if work.route.encode:
             self._add(work.route.encode, -1, 0, 0)
@@ -169,6 +162,18 @@ class Ledger:
         if work is None:
             raise AccountingError(f"request {request_id} is not in flight: never started, or finished before")
         return work
+
+    def _computed(self, work: Work) -> None:
+        if work.computing is not None:
+            legs = -1 if work.route.prefill else 0
+            self._add(work.computing, legs, -work.prefill_tokens, 0)
+            work.computing = None
+
+    def _fetched(self, work: Work) -> None:
+        self._computed(work)
+        if work.holding is not None:
+            self._add(work.holding, 0, 0, -work.prompt_tokens)
+            work.holding = None
 
     def _add(self, endpoint_id: str, requests: int, prefill_tokens: int, kv_tokens: int) -> None:
         """The only place where a sum changes; one at zero is forgotten."""

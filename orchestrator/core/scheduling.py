@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import ClassVar
 
 from orchestrator.core.admission import Drain
 from orchestrator.core.choosing import AllFiltered, OnPolicyError, RoleProfile, choose
@@ -176,6 +177,9 @@ class ImmediateScheduler:
         self._incarnations: dict[str, str] = {}
         self._places: dict[tuple[str, PathKind], Places] = {}
 
+    heeds: ClassVar[frozenset[str]] = frozenset({"first_token", "done"})
+    """What of a leg's progress changes anything here; it need not be told the rest."""
+
     def submit(self, request: RequestView, now_s: float) -> Sequence[Decision]:
         """Assign the request, or refuse it: 503 if nothing is ready for it, 429 if all that is is full.
 
@@ -203,7 +207,7 @@ class ImmediateScheduler:
 
     def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
         """Release what a leg is done with; an event after the request's end changes nothing."""
-        if event.what in ("first_token", "done") and event.request_id in self.ledger:
+        if event.what in self.heeds and event.request_id in self.ledger:
             if event.leg is LegKind.DECODE or event.leg is LegKind.UNIFIED:
                 self.ledger.handed_over(event.request_id)
             elif event.leg is LegKind.PREFILL and event.what == "done":

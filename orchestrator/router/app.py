@@ -82,8 +82,11 @@ class RouterApp:
         self._lives: set[asyncio.Task[None]] = set()
         self._hang_ups: set[asyncio.Task[None]] = set()
         self._places: dict[str, tuple[Endpoint, road.Place]] = {}
+        self._fresh_places: dict[str, road.Place] = {}
         self.units: set[Unit] = set()
         self._desk = Desk(scheduler, clock)
+        # Not part of the port: a scheduler that does not say it is told everything.
+        self._heeds: frozenset[str] = getattr(scheduler, "heeds", road.PROGRESS)
         settings = Settings.of(plan, policy_headers)
         self._dispatch = dispatch.Dispatch(
             settings=settings,
@@ -138,7 +141,7 @@ class RouterApp:
             self._lives.add(life)
             life.add_done_callback(self._ended)
             self._metrics.inflight(len(self._lives))
-            exchange.on_close = _canceller(life)
+            exchange.on_close = life.cancel
             return
         request_id = self._dispatch.new_id()
         identity = replies.identity(request_id, exchange.header(replies.CLIENT_ID))
@@ -189,10 +192,18 @@ class RouterApp:
             trouble=self._registry.leg_failed,
             watch=self.units,
             key=settings.engine_key,
+            heeds=self._heeds,
         )
 
     def _place(self, endpoint_id: str) -> road.Place:
         """Where an endpoint is; where it was last, if a reload has removed it meanwhile."""
+        place = self._fresh_places.get(endpoint_id)
+        if place is not None:
+            return place
+        place = self._fresh_places[endpoint_id] = self._find_place(endpoint_id)
+        return place
+
+    def _find_place(self, endpoint_id: str) -> road.Place:
         endpoint = self._registry.get(endpoint_id)
         known = self._places.get(endpoint_id)
         if known is not None and (endpoint is None or endpoint is known[0]):
@@ -230,6 +241,7 @@ class RouterApp:
         return self._registry.snapshot(self._clock.now_s())
 
     def _endpoints_changed(self) -> None:
+        self._fresh_places.clear()
         self._desk.observe(self._snapshot())
 
     def _period_s(self) -> float:
@@ -242,10 +254,3 @@ class RouterApp:
         for unit in tuple(self.units):
             unit.check(now_s)
         self._ticker = self._loop.call_later(self._period_s(), self._tick)
-
-
-def _canceller(life: asyncio.Task[None]) -> Callable[[], None]:
-    def cancel() -> None:
-        life.cancel()
-
-    return cancel

@@ -55,6 +55,7 @@ class Registry:
         self._thresholds = thresholds
         self._inflight = inflight
         self._states: dict[str, State] = {}
+        self._models: tuple[str, ...] = ()
         self._engines: dict[str, Engine] = {}
         self._snapshot: Snapshot | None = None
         self._on_change: list[Callable[[], None]] = []
@@ -90,7 +91,7 @@ class Registry:
 
     def models(self) -> tuple[str, ...]:
         """The served model names of the plan, sorted, whether or not an endpoint is ready now."""
-        return tuple(sorted({s.plan.model for s in self._states.values()}))
+        return self._models
 
     def states(self) -> Iterable[State]:
         """Every endpoint's state, in the plan's order."""
@@ -136,6 +137,7 @@ class Registry:
                 health = Health(self._thresholds)
                 states[instance.name] = State(instance, fresh[instance.name], health, self._clock.now_s())
         self._plan, self._states = plan, states
+        self._models = tuple(sorted({i.model for i in plan.instances}))
         self._engines |= fresh
         for name in gone:
             log.info("endpoint removed or redefined", extra={"endpoint": name})

@@ -217,7 +217,7 @@ class Unit:
         if leg.kind is LegKind.PREFILL:
             self._stage("prefill", now_s - call.sent_s)
             item.prefill_body = body if item.merges else None
-        if all(one.fed_s for one in self._items):
+        if len(self._items) == 1 or all(one.fed_s for one in self._items):
             self._tell(leg, "done", now_s)
         if isinstance(step, tuple):
             self._due += ((call.item, next_leg) for next_leg in step)
@@ -249,7 +249,7 @@ class Unit:
             self._tell_begun(call.leg, self._road.clock.now_s())
         item.done = True
         self._drop(call, "ok")
-        if not all(one.done for one in self._items):
+        if len(self._items) > 1 and not all(one.done for one in self._items):
             return
         try:
             self._answer.end()
@@ -324,11 +324,12 @@ class Unit:
     # -- telling others
 
     def _tell_begun(self, leg: Leg, now_s: float) -> None:
-        if all(one.begun for one in self._items):
+        if len(self._items) == 1 or all(one.begun for one in self._items):
             self._tell(leg, "first_token", now_s)
 
     def _tell(self, leg: Leg, what: str, at_s: float) -> None:
-        self._road.progress(LegEvent(self._record.id, leg.kind, leg.endpoint, what, at_s))
+        if what in self._road.heeds:
+            self._road.progress(LegEvent(self._record.id, leg.kind, leg.endpoint, what, at_s))
 
     def _stage(self, name: str, seconds: float) -> None:
         self._record.stages[name] = seconds

@@ -70,7 +70,7 @@ def plan(registry: Registry, ask: Ask, route: Route) -> Handover:
         encode=None if route.encode is None else _endpoint(registry, route.encode),
         bodies=bodies,
         split=parts is not None,
-        rooms=tuple(engine.rooms(kind, body) if apart else 0 for body in bodies),
+        rooms=tuple([engine.rooms(kind, body) for body in bodies]) if apart else (0,) * len(bodies),
         merges=apart and engine.needs_merge(kind, ask.body),
     )
 

@@ -82,9 +82,11 @@ class Call:
         self.status = status
         self.headers = tuple(headers)
         if self.leg.relay and status == 200:
-            kind = next((value for name, value in headers if name == b"content-type"), b"")
-            if kind.startswith(b"text/event-stream"):
-                self.stream = Stream()
+            for name, value in headers:
+                if name == b"content-type":
+                    if value.startswith(b"text/event-stream"):
+                        self.stream = Stream()
+                    break
 
     def on_body(self, data: bytes) -> None:
         """A piece of the answer."""

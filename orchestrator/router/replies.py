@@ -75,4 +75,4 @@ def identity(request_id: str, client_id: bytes | None) -> Headers:
 
 def passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """An engine's answer headers that go on to the client."""
-    return tuple(header for header in headers if header[0] not in NOT_PASSED)
+    return tuple([header for header in headers if header[0] not in NOT_PASSED])

@@ -43,13 +43,17 @@ class Place:
     engine: Engine
 
 
+PROGRESS = frozenset(("sent", "first_token", "done", "failed"))
+"""All that a `LegEvent` may tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Road:
     """What every unit shares.
 
     `place` finds an endpoint's Place, or raises NoCapacity; `progress` tells the scheduler; `hang_up`
     performs an engine's abort call and forgets it; `trouble` tells the registry that an endpoint failed
-    below HTTP. `key` is the engines' API key.
+    below HTTP. `key` is the engines' API key. `heeds` is what of a leg's progress the scheduler is told.
     """
 
     pool: Pool
@@ -62,3 +66,4 @@ class Road:
     trouble: Callable[[str, BaseException], None]
     watch: set[Unit]
     key: str | None
+    heeds: frozenset[str] = PROGRESS

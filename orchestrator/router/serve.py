@@ -10,7 +10,7 @@ import resource
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from typing import Any
 
 import uvloop
@@ -29,6 +29,7 @@ from orchestrator.router.admin import Admin, Control
 from orchestrator.router.app import RouterApp
 from orchestrator.router.endpoints import Registry
 from orchestrator.router.replies import wire_error
+from orchestrator.router.rooms import PagedRandom
 from orchestrator.router.scrape import Prober
 from orchestrator.router.settings import wire_limits
 from orchestrator.topology.plan import Plan, RouterPlan
@@ -50,6 +51,9 @@ LAG_PERIOD_S = 0.25
 
 CUT_S = 1.0
 """How long the last words of what is cut at the drain's end may take to be sent."""
+
+GC_THRESHOLD = 20_000
+"""Containers allocated and not freed before the collector looks; the default, 700, is passed by a burst."""
 
 ADMIN_BODY_BYTES = 1024 * 1024
 
@@ -74,7 +78,7 @@ class Router:
         self._clock = clock or SystemClock()
         # Rooms and ids must not be guessed, so each is drawn from the system. What only spreads load is not
         # worth a system call per draw.
-        secret = rng or SystemRandom()
+        secret = rng or PagedRandom()
         rng = Random(secret.getrandbits(128))
         router = own_plan(plan)
         self._seldom = logs.Seldom(self._clock)
@@ -345,6 +349,8 @@ async def _run(
     # What was made by now lives as long as the process: the collector need not look at it again.
     gc.collect()
     gc.freeze()
+    # Requests leave no cycles behind them, so that the collector finds next to nothing: let it look seldom.
+    gc.set_threshold(GC_THRESHOLD)
     if on_ready is not None:
         on_ready(router.url)
     await asked.wait()

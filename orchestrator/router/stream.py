@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 DONE = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n", b"data:[DONE]\n\n")
 
 _ERROR = b'data: {"error"'
+_DIGITS = re.compile(rb" *([0-9]{1,24})")
 _RECENT = 4  # pieces kept for the end: the last content, the usage and [DONE] may come one by one
 _FAILED = frozenset(("error", "abort"))
 
@@ -40,14 +42,8 @@ def last_int(text: bytes, name: bytes) -> int | None:
     """The integer after the last `"name":` in JSON text. Content cannot forge it: its quotes are escaped."""
     key = b'"%b":' % name
     at = text.rfind(key)
-    if at < 0:
-        return None
-    start = at + len(key)
-    digits = text[start : start + 24].lstrip(b" ")
-    end = 0
-    while end < len(digits) and 0x30 <= digits[end] <= 0x39:
-        end += 1
-    return int(digits[:end]) if end else None
+    found = _DIGITS.match(text, at + len(key)) if at >= 0 else None
+    return int(found[1]) if found else None
 
 
 def usage(text: bytes) -> Usage:

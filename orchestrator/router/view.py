@@ -89,13 +89,13 @@ def model_of(body: JsonBody, models: Sequence[str]) -> str:
 def prompt_of(kind: PathKind, body: JsonBody) -> Prompt:
     """The prompt of a request, estimated as far as the client sent text."""
     names = [name for name in _PROMPTS[kind] if body.fields.get(name) is not None]
-    text = b"".join(body.text(name) for name in names)
+    text = body.text(names[0]) if len(names) == 1 else b"".join(map(body.text, names))
     main = body.fields.get(names[-1]) if names else None
     lists = _token_lists(main)
     if lists is not None:
         sizes = [len(one) for one in lists]
         return Prompt(text, sum(sizes), max(sizes, default=0), True, max(1, len(sizes)))
-    if isinstance(main, list) and main and all(isinstance(one, str) for one in main):
+    if isinstance(main, list) and main and isinstance(main[0], str) and set(map(type, main)) == {str}:
         return Prompt(text, _tokens(len(text)), _tokens(max(map(len, main))), False, len(main))
     tokens = _tokens(len(text))
     if isinstance(main, list):
@@ -157,9 +157,12 @@ def _token_lists(value: Any) -> list[list[int]] | None:
     """The prompts in a value that holds token ids; None if it holds anything else."""
     if not isinstance(value, list) or not value:
         return None
-    if isinstance(value[0], int):
+    first = value[0]
+    if isinstance(first, int):
         return [value]
-    if all(isinstance(one, list) and one and isinstance(one[0], int) for one in value):
+    if isinstance(first, list) and all(
+        isinstance(one, list) and one and isinstance(one[0], int) for one in value
+    ):
         return value
     return None
 

@@ -97,10 +97,10 @@ def request_head(
     method: str, path: str, authority: str, headers: Iterable[tuple[str, str]], length: int
 ) -> bytes:
     """The head of a request with a body of `length` bytes; header values must hold no line ends."""
-    lines = [f"{method} {path} HTTP/1.1\r\nhost: {authority}\r\n"]
-    lines += [f"{name}: {value}\r\n" for name, value in headers]
-    lines.append(f"content-length: {length}\r\n\r\n")
-    return "".join(lines).encode("latin-1")
+    head = f"{method} {path} HTTP/1.1\r\nhost: {authority}\r\n"
+    for name, value in headers:
+        head += f"{name}: {value}\r\n"
+    return f"{head}content-length: {length}\r\n\r\n".encode("latin-1")
 
 
 class Connection(asyncio.Protocol):

@@ -97,7 +97,7 @@ class Exchange:
         self.ended = False
         self.closed = False
         self.paused = False
-        self.on_close: Callable[[], None] | None = None
+        self.on_close: Callable[[], object] | None = None
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
 
