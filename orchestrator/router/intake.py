@@ -70,10 +70,11 @@ class Intake:
         """The headers that policies may read, and those that engines get."""
         seen: dict[str, str] = {}
         passed = []
+        guarded, wanted = offer.guarded_headers, settings.seen
         for name, value in exchange.headers:
-            if name in offer.guarded_headers:
+            if name in guarded:
                 self._counts.stripped(name.decode("latin-1"))
-            elif name in settings.seen:
+            elif name in wanted:
                 header = (name.decode("latin-1"), value.decode("latin-1"))
                 seen[header[0]] = header[1]
                 if name in settings.passed:

@@ -148,9 +148,10 @@ class Stream:
 
     def feed(self, data: bytes) -> bytes:
         """Take in what came; the whole events that may be passed on now."""
-        if self.failed:
+        if self.engine_error is not None or self.refused is not None:
             return b""
-        events = self._whole(data)
+        # As engines write and most reads bring it: whole events and nothing left of one before.
+        events = data if not self._tail and data.endswith(self._separator) else self._whole(data)
         if not events:
             return b""
         if not self.begun:
@@ -185,9 +186,6 @@ class Stream:
     def _whole(self, data: bytes) -> bytes:
         if self._tail:
             data = self._tail + data
-        if data.endswith(self._separator):
-            self._tail = b""
-            return data
         at = data.rfind(self._separator)
         if at < 0 and not self.events and b"\r\n\r\n" in data:
             self._separator = b"\r\n\r\n"

@@ -15,6 +15,9 @@ from orchestrator.errors import PdctlError
 MAX_HEAD_BYTES = 256 * 1024
 """An answer whose head is longer is not an engine's."""
 
+JOINED_BYTES = 16 * 1024
+"""Up to this size a copy of the body costs less than what the loop keeps of each piece it is to write."""
+
 PEEK_AFTER_S = 0.5
 """A connection idle for longer is asked whether its peer has closed it before it is reused."""
 
@@ -153,7 +156,10 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._fail, error)
             return
         self._sent = self._asked = True
-        transport.writelines((head, *body))
+        if sum(map(len, body)) <= JOINED_BYTES:
+            transport.write(b"".join((head, *body)))
+        else:
+            transport.writelines((head, *body))
 
     def pause(self) -> None:
         """Stop reading, so that the engine feels a slow client; nothing happens without a call under way."""
