@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from orchestrator.core.address import is_wildcard, join_host_port
 from orchestrator.engines.base import Word
 from orchestrator.topology.mask import shown
 from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan
@@ -23,7 +24,7 @@ def summary(plan: Plan) -> str:
     router = "no router"
     if plan.router is not None:
         kind = "router" if plan.router.kind == "pdctl" else plan.router.kind
-        router = f"{kind} at {plan.router.url}"
+        router = f"{kind} at {plan.router.url}{_listening(plan.router)}"
     return f"{plan.name}: {' + '.join(parts)}, {router}"
 
 
@@ -67,10 +68,15 @@ def _instance_head(instance: InstancePlan) -> Iterator[str]:
 
 def _router_head(router: RouterPlan) -> Iterator[str]:
     yield f"# router: {router.kind}"
-    yield f"#   {router.url}  admin and metrics: {router.admin_url}"
+    yield f"#   {router.url}{_listening(router)}  admin and metrics: {router.admin_url}"
     if router.kind == "pdctl":
         keys = len(router.credentials.client_keys)
         yield f"#   clients need {f'a key ({keys} known)' if keys else 'no key'}"
+
+
+def _listening(router: RouterPlan) -> str:
+    """Where it listens, if its URL does not say so: the URL of a wildcard is loopback's."""
+    return f", listens on {join_host_port(router.host, router.port)}" if is_wildcard(router.host) else ""
 
 
 def _command(argv: Sequence[Word], env: Mapping[str, Word]) -> Iterator[str]:

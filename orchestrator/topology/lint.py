@@ -16,6 +16,9 @@ from orchestrator.topology.problems import close_to
 from orchestrator.topology.source import Place
 from orchestrator.topology.values import REFERENCE
 
+EPHEMERAL = (32768, 60999)
+"""Linux's default net.ipv4.ip_local_port_range; not read from this host, as plans are equal on every host."""
+
 
 def lint(inputs: Inputs) -> list[Problem]:
     """Every finding of the rules here, errors and warnings."""
@@ -123,6 +126,38 @@ def port_ranges(inputs: Inputs) -> Iterator[Problem]:
                 yield inputs.source.problem(("nodes", index, "ports"), message, rule="port-ranges")
 
 
+def one_host(inputs: Inputs) -> Iterator[Problem]:
+    """`up` starts processes where it runs, and nowhere else."""
+    hosts = inputs.topology.hosts
+    found = list(dict.fromkeys(n.address for n in hosts if not is_wildcard(n.address)))
+    launched = any(part.pool.external is None for part in inputs.parts)
+    if launched and len(found) > 1 and not all(is_loopback(address) for address in found):
+        second = next(index for index, n in enumerate(hosts) if n.address == found[1])
+        yield inputs.source.problem(
+            ("nodes", second),
+            f"nodes at {len(found)} addresses ({', '.join(found)}), and `pdctl up` starts processes only on "
+            "the host it runs on",
+            hint="launch the engines of another host there, and join them here as `external`",
+            rule="one-host",
+            severity="warn",
+        )
+
+
+def ephemeral_ports(inputs: Inputs) -> Iterator[Problem]:
+    """A port that the kernel hands out to outgoing connections is taken now and then."""
+    first, last = EPHEMERAL
+    for index, node in enumerate(inputs.topology.hosts):
+        if node.ports[0] <= last and node.ports[1] >= first:
+            yield inputs.source.problem(
+                ("nodes", index, "ports"),
+                f"{node.ports[0]}-{node.ports[1]} meets the ports that Linux gives to outgoing connections "
+                f"({first}-{last}), so an engine's port may be taken when it starts",
+                hint=f"choose a range below {first}",
+                rule="ephemeral-ports",
+                severity="warn",
+            )
+
+
 def pins(inputs: Inputs) -> Iterator[Problem]:
     """An instance that is pinned to GPUs gets as many as it takes."""
     for part in inputs.parts:
@@ -213,7 +248,9 @@ RULES: Sequence[Callable[[Inputs], Iterator[Problem]]] = (
     one_protocol,
     model_path,
     addresses,
+    one_host,
     port_ranges,
+    ephemeral_ports,
     pins,
     classes,
     admin_key,

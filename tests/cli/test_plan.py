@@ -61,6 +61,14 @@ def test_check_says_ok_and_what_it_is(pdctl: Pdctl, topology: Path) -> None:
     assert "a key is written in the file [inline-secrets]" in err
 
 
+def test_check_and_plan_say_where_a_router_for_all_interfaces_listens(pdctl: Pdctl, topology: Path) -> None:
+    everywhere = ("--set", "router.listen='0.0.0.0:8000'", "--set", "router.auth=none")
+    _, out, _ = pdctl("check", topology, *everywhere)
+    assert out.endswith("router at http://127.0.0.1:8000, listens on 0.0.0.0:8000\n")
+    _, out, _ = pdctl("plan", topology, *everywhere)
+    assert "#   http://127.0.0.1:8000, listens on 0.0.0.0:8000  admin and metrics: " in out
+
+
 def test_check_tells_every_problem_and_how_many(pdctl: Pdctl, topology: Path) -> None:
     topology.write_text(
         TOPOLOGY.replace("role: decode", "role: decdoe").replace("instances: 2", "instnaces: 2")

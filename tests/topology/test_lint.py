@@ -112,6 +112,26 @@ def test_an_engine_that_unknown_tokens_end_wants_the_vocabulary_known(site) -> N
     assert site.plan(OTHERS.replace("engine: sglang", "engine: vllm")).warnings == ()
 
 
+NODES = "nodes: [{name: a, address: 10.0.0.1}, {name: b, address: 10.0.0.2}]\n"
+
+
+def test_nodes_on_several_hosts_are_warned_of(site, pair: str) -> None:
+    (warning,) = site.plan(pair + HOSTS).warnings
+    assert "t.yaml:6: nodes.1: nodes at 2 addresses (10.0.0.1, 10.0.0.2), and `pdctl up`" in warning
+    assert "[one-host]" in warning
+    assert "join them here as `external`" in warning
+    assert site.plan(pair + HOSTS, "nodes.1.address=10.0.0.1", "nodes.1.ports=1024-2047").warnings == ()
+    assert site.plan(pair + HOSTS, "nodes.0.address=127.0.0.2", "nodes.1.address=127.0.0.1").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("ports", "met"), [("40000-40500", True), ("32000-33000", True), ("31000-32767", False)]
+)
+def test_ports_that_the_kernel_gives_out_are_warned_of(site, pair: str, ports: str, met: bool) -> None:
+    warnings = site.plan(pair, f"nodes=[{{name: a, ports: {ports}}}]").warnings
+    assert ["[ephemeral-ports]" in w and ports in w for w in warnings] == [True] * met
+
+
 def test_slo_classes_that_are_named_exist(site, pair: str) -> None:
     told = site.told(
         pair
