@@ -1,55 +1,20 @@
-"""The entry point: every command registered on one application, errors mapped to exit codes."""
+"""The entry point: loads the commands only where a Ctrl-C during that is heeded."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
-from typing import Annotated
 
-import typer
-
-from orchestrator.cli import plan as _plan
-from orchestrator.cli import route as _route
-from orchestrator.cli import run as _run
-from orchestrator.cli.app import app, show_error
-from orchestrator.errors import PdctlError
-
-__all__ = ["app", "run"]
-
-COMMANDS = (_run, _plan, _route)
-"""The modules whose import registered their commands."""
-
-ORDER = ("up", "down", "ps", "logs", "restart", "check", "plan", "route", "schema")
-"""The commands as `--help` lists them: by how often they are needed, not by module."""
-
-app.registered_commands.sort(key=lambda c: ORDER.index(c.name or getattr(c.callback, "__name__", "")))
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"pdctl {version('pdctl')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    show_version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
-    ] = False,
-) -> None:
-    pass
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended, as shells have it (128 + SIGINT)."""
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0, a PdctlError's code, or click's own 2 for bad usage."""
+    """Run the command line and exit: 0, a PdctlError's code, 2 for bad usage, 130 after Ctrl-C."""
     try:
-        app(arguments)
-    except PdctlError as error:
-        show_error(error)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # Whoever read us (`head`, a pager) has seen enough; nothing is left to flush to.
-        sys.stderr.close()
-        sys.exit(1)
+        # Here and not above: it takes a second or two, in which people change their minds.
+        from orchestrator.cli.commands import execute
+
+        execute(arguments)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

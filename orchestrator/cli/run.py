@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, err, load_plan
+from orchestrator.cli.main import INTERRUPTED
 from orchestrator.cli.progress import Progress, columns, failures, ps_rows
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError, TopologyError
@@ -24,9 +25,6 @@ from orchestrator.topology.planner import state_dir
 from orchestrator.topology.values import parse_duration
 
 T = TypeVar("T")
-
-INTERRUPTED = 130
-"""Exit code of a command that Ctrl-C ended, as shells have it (128 + SIGINT)."""
 
 InstanceName = Annotated[str | None, typer.Argument(metavar="INSTANCE", help="One instance, or `router`.")]
 

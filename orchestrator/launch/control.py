@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.errors import LaunchError
 from orchestrator.fabric import unix
-from orchestrator.launch.paths import StateDir, controller_pid
+from orchestrator.launch.paths import StateDir, controller_pid, reaching
 from orchestrator.launch.status import Status, parse_status
 
 PROTOCOL = 1
@@ -28,7 +28,7 @@ POLL_S = 0.05
 
 async def _open(state: StateDir) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
     try:
-        with unix.short(state.control) as name:
+        with reaching(state.control), unix.short(state.control) as name:
             return await asyncio.open_unix_connection(name, limit=MAX_LINE)
     except (FileNotFoundError, ConnectionRefusedError):
         return None

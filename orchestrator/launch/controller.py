@@ -16,7 +16,7 @@ from orchestrator.launch import logs
 from orchestrator.launch.control_server import Server
 from orchestrator.launch.keeper import Shell, Tuning
 from orchestrator.launch.local import LocalLauncher
-from orchestrator.launch.paths import Lock, StateDir
+from orchestrator.launch.paths import Lock, StateDir, reaching
 from orchestrator.launch.probe import HttpProber
 from orchestrator.launch.routerlink import SocketRouterLink
 from orchestrator.launch.state import Store
@@ -31,7 +31,10 @@ def _logging(state: StateDir) -> Iterator[None]:
     """While open, what the launcher logs goes to `logs/controller.log`."""
     logger = logging.getLogger("orchestrator.launch")
     before = logger.level, logger.propagate
-    with os.fdopen(logs.open_append(state.log("controller")), "a") as file:
+    path = state.log("controller")
+    with reaching(path):
+        log = logs.open_append(path)
+    with os.fdopen(log, "a") as file:
         handler = logging.StreamHandler(file)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)

@@ -6,6 +6,8 @@ import fcntl
 import hashlib
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.errors import LaunchError
@@ -13,6 +15,21 @@ from orchestrator.errors import LaunchError
 LOCK_TRIES = 5
 LOCK_PAUSE_S = 0.02
 """Somebody who only looks (`controller_pid`) holds the lock for a moment: one refusal proves nothing."""
+
+
+@contextmanager
+def reaching(path: Path) -> Iterator[None]:
+    """Turn the system's refusal to read or write `path` into a LaunchError (`state-dir`) that names it.
+    That nothing or nobody is there passes: it is an answer."""
+    try:
+        yield
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise
+    except OSError as error:
+        raise LaunchError(
+            f"{path}: {error.strerror or error}; is `state_dir` what it should be, and yours?",
+            reason="state-dir",
+        ) from error
 
 
 class StateDir:
@@ -84,8 +101,9 @@ class Lock:
         self._fd: int | None = None
 
     def acquire(self) -> bool:
-        """Take it; False if another process has it. Raises OSError when the file cannot be opened."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Take it; False if another process has it. Raises LaunchError when the file cannot be opened."""
+        with reaching(self._path):
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         for left in range(LOCK_TRIES, 0, -1):
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,9 +127,10 @@ class Lock:
 
 def controller_pid(state: StateDir) -> int | None:
     """The process that holds the lock of `state` now; 0 when it is held but the number is not yet written,
-    None when nobody holds it."""
+    None when nobody holds it. Raises LaunchError when that cannot be told."""
     try:
-        fd = os.open(state.lock, os.O_RDONLY | os.O_CLOEXEC)
+        with reaching(state.lock):
+            fd = os.open(state.lock, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:

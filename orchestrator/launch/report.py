@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError
 from orchestrator.launch import control
-from orchestrator.launch.paths import StateDir, controller_pid
+from orchestrator.launch.paths import StateDir, controller_pid, reaching
 from orchestrator.launch.process import alive, boot_id
 from orchestrator.launch.state import Record, read_records
 from orchestrator.launch.status import UNWATCHED, InstanceStatus, Phase, Status, parse_status
@@ -55,7 +55,8 @@ def _unwatched(state: StateDir, record: Record, boot: str, now_s: float) -> Inst
 def secrets(state: StateDir) -> frozenset[str]:
     """The secrets of the plan in `state`, to be struck out of what is shown; none if there is no plan."""
     try:
-        return secrets_of(parse(state.plan.read_bytes()))
+        with reaching(state.plan):
+            return secrets_of(parse(state.plan.read_bytes()))
     except (FileNotFoundError, ValueError):
         return frozenset()
 

@@ -17,7 +17,7 @@ from orchestrator.errors import LaunchError
 from orchestrator.launch import control, logs
 from orchestrator.launch.controller import controller, signals_stop
 from orchestrator.launch.local import LocalLauncher
-from orchestrator.launch.paths import Lock, StateDir, controller_pid
+from orchestrator.launch.paths import Lock, StateDir, controller_pid, reaching
 from orchestrator.launch.process import MARK, MARK_DIGEST, Identity, alive, identify
 from orchestrator.launch.status import Phase, Status
 from orchestrator.launch.supervisor import Supervisor
@@ -75,7 +75,8 @@ async def up_foreground(plan: Plan, view: View, timeout_s: float | None) -> Stat
 def _tell_other_file(plan: Plan, state: StateDir, view: View) -> None:
     """Say so when what runs here was described by another file: two topologies may bear one name."""
     try:
-        before = parse(state.plan.read_bytes()).file
+        with reaching(state.plan):
+            before = parse(state.plan.read_bytes()).file
     except (FileNotFoundError, ValueError):
         return
     if before != plan.file:
@@ -148,7 +149,9 @@ async def _start_controller(state: StateDir) -> None:
 
 def _spawn_controller(state: StateDir) -> tuple[subprocess.Popen[bytes], int]:
     """A detached controller, and where in its log its words begin."""
-    log = logs.open_append(state.log("controller"))
+    path = state.log("controller")
+    with reaching(path):
+        log = logs.open_append(path)
     try:
         begin = os.fstat(log).st_size
         child = subprocess.Popen(

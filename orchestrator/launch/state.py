@@ -79,8 +79,8 @@ def _explained(path: Path) -> Iterator[None]:
     """Turn SQLite's complaints into one that says what to do."""
     try:
         yield
-    except (sqlite3.DatabaseError, ValueError, KeyError, IndexError) as error:
-        if isinstance(error, sqlite3.OperationalError):
+    except (OSError, sqlite3.DatabaseError, ValueError, KeyError, IndexError) as error:
+        if isinstance(error, sqlite3.OperationalError | OSError):
             raise LaunchError(f"{path}: {error}", reason="state-unusable") from error
         raise LaunchError(
             f"{path} is damaged ({error}). Move it away and run `pdctl up` again: running processes are "

@@ -1,6 +1,6 @@
 """`pdctl check`, `plan`, `schema`, `route` and what every command shares, as a user meets them.
 
-Covers app, main, show and route.
+Covers app, commands, main, show and route.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import ORDER, app, run
+from orchestrator.cli.commands import ORDER, app
+from orchestrator.cli.main import run
 from orchestrator.topology.known import json_schema
 from orchestrator.topology.plan import parse
 from orchestrator.topology.schema import Topology

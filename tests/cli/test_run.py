@@ -425,6 +425,16 @@ def test_before_the_first_up(shop: Shop, words: tuple[str, ...], said: str) -> N
     assert not shop.state.root.exists(), "looking leaves no trace"
 
 
+@pytest.mark.parametrize("place", ["taken", "taken/below"])
+@pytest.mark.parametrize("words", [("up",), ("up", "-d"), ("ps",), ("down",), ("logs",), ("restart",)])
+def test_a_file_where_the_state_directory_should_be(shop: Shop, words: tuple[str, ...], place: str) -> None:
+    (shop.folder / "taken").write_text("")
+    done = shop.pdctl(*words, "--set", f"state_dir=./{place}")
+    assert done.returncode == 3
+    assert str(shop.folder / place) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_duration_that_is_none(shop: Shop) -> None:
     done = shop.pdctl("up", "--timeout", "10")
     assert done.returncode == 2

@@ -95,3 +95,20 @@ def test_the_kernel_releases_the_lock_of_the_dead(tmp_path: Path) -> None:
         child.kill()
         child.wait()
         assert controller_pid(state) is None
+
+
+@pytest.mark.parametrize("below", ["", "sub"])
+def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "taken").write_text("")
+    state = StateDir(tmp_path / "taken" / below)
+    for reach in (lambda: controller_pid(state), Lock(state).acquire, state.create):
+        with pytest.raises(LaunchError, match=str(state.root)) as caught:
+            reach()
+        assert caught.value.reason == "state-dir"
+
+
+def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    state = StateDir(tmp_path)
+    state.lock.mkdir()
+    with pytest.raises(LaunchError, match=r"controller\.lock: Is a directory"):
+        Lock(state).acquire()
