@@ -9,6 +9,8 @@ import shutil
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
+from orchestrator.topology.words import SHORT_SECRET
+
 SEPARATOR = "--- pdctl: "
 """How a line begins that pdctl writes ahead of each incarnation's output."""
 MAX_BYTES = 64 * 1024 * 1024
@@ -54,9 +56,13 @@ def clean(line: str) -> str:
 
 
 def strike(text: str, secrets: Iterable[str]) -> str:
-    """`text` with every secret replaced by `***`; engines print their own command lines."""
+    """`text` with every secret replaced by `***`; engines print their own command lines. One so short that
+    it may be part of an innocent word is struck only where it stands as a whole word."""
     for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
+        if len(secret) >= SHORT_SECRET:
+            text = text.replace(secret, "***")
+        else:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
     return text
 
 

@@ -90,7 +90,12 @@ def test_last_words_are_the_present_incarnation_s(log: Path) -> None:
 
 
 def test_a_longer_secret_leaves_nothing_of_itself_behind() -> None:
-    assert strike("key=abcdef abc", {"abc", "abcdef"}) == "key=*** ***"
+    assert strike("key=abcdefgh abc", {"abc", "abcdefgh"}) == "key=*** ***"
+
+
+def test_a_short_secret_is_struck_only_as_a_whole_word() -> None:
+    assert strike("exited: key='x', --key=x", {"x"}) == "exited: key='***', --key=***"
+    assert strike("Xlong-keyX", {"long-key"}) == "X***X"
 
 
 def test_a_follower_loses_nothing_when_the_log_is_emptied(log: Path) -> None:
