@@ -29,11 +29,13 @@ _EXIT_HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`text` in one line, the `lines` of the log that led to it, and a `hint` (empty: nothing is known)."""
+    """`text` in one line, the `lines` of the log that led to it, and a `hint` (empty: nothing is known).
+    `hopeless`: no further try can end otherwise."""
 
     text: str
     lines: tuple[str, ...] = ()
     hint: str = ""
+    hopeless: bool = False
 
 
 def exit_text(code: int | None) -> str:
@@ -48,16 +50,39 @@ def exit_text(code: int | None) -> str:
     return f"exited with code {code}"
 
 
+def lacks_module(argv: Sequence[str], lines: Iterable[str]) -> bool:
+    """Whether the log says that Python has no such module as `argv` runs with `-m`, or no package of it.
+
+    Another module that is missing proves nothing: many imports are tried and done without.
+    """
+    if "-m" not in argv[:-1]:
+        return False
+    module = argv[argv.index("-m") + 1]
+    parts = module.split(".")
+    names = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+    pattern = re.compile(rf"No module named '?({'|'.join(map(re.escape, names))})(?![\w.])")
+    return any(pattern.search(line[:SEARCHED_CHARACTERS]) for line in lines)
+
+
 def explain(
-    text: str, code: int | None, lines: Sequence[str], hints: Iterable[LogHint], secrets: Iterable[str]
+    text: str,
+    code: int | None,
+    lines: Sequence[str],
+    hints: Iterable[LogHint],
+    secrets: Iterable[str],
+    starting: Sequence[str] = (),
 ) -> Failure:
-    """The failure from the log's last `lines`; secrets are struck out of all that is shown.
+    """The failure from the log's last `lines`; secrets are struck out of all that is shown. `starting` is
+    the command line of one that was never ready, empty otherwise.
 
     A hint is looked for from the adapter's own (in their order), then by exit code.
     """
+    hopeless = lacks_module(starting, lines)
     searched = [line[:SEARCHED_CHARACTERS] for line in lines]
     hint = next((h.hint for h in hints if any(re.search(h.pattern, line) for line in searched)), "")
     hint = hint or (_EXIT_HINTS.get(code, "") if code is not None else "")
+    if hopeless and not hint:
+        hint = f"what it runs is not installed for {starting[0]}; see `runtime` of its pool"
     secrets = tuple(secrets)
     shown = tuple(strike(line, secrets) for line in lines[-SHOWN_LINES:])
-    return Failure(strike(text, secrets), shown, hint)
+    return Failure(strike(text, secrets), shown, hint, hopeless)

@@ -140,8 +140,8 @@ class Keeper:
                 await _cancelled(work)
             now_s = self._shell.clock.now_s()
             if isinstance(happened, Failed):
-                self._explain(happened)
-                self._enter(*self.life.failed(now_s, self._shell.rng, hopeless=happened.hopeless))
+                hopeless = self._explain(happened).hopeless or happened.hopeless
+                self._enter(*self.life.failed(now_s, self._shell.rng, hopeless=hopeless))
             else:
                 self._enter(*self.life.on(happened, now_s))
 
@@ -175,12 +175,18 @@ class Keeper:
         self._shell.store.put(self.record)
         self._shell.changed()
 
-    def _explain(self, failed: Failed) -> None:
-        lines = logs.last_words(self._shell.state.log(self.unit.name), SEARCHED_LINES)
-        self.failure = explain(failed.text, failed.code, lines, self.unit.hints, self._shell.secrets)
-        hint = f" ({self.failure.hint})" if self.failure.hint else ""
-        log.warning("%s: %s%s", self.unit.name, self.failure.text, hint)
-        self._note(last_error=self.failure.text + hint, exit_code=failed.code)
+    def _explain(self, failed: Failed) -> Failure:
+        unit = self.unit
+        lines = logs.last_words(self._shell.state.log(unit.name), SEARCHED_LINES)
+        # Only an exit proves anything: one that is merely late may have done without the module.
+        died = self.state is State.STARTING and failed.code not in (None, 0)
+        starting = [word.text for word in unit.argv] if died else []
+        failure = explain(failed.text, failed.code, lines, unit.hints, self._shell.secrets, starting)
+        self.failure = failure
+        hint = f" ({failure.hint})" if failure.hint else ""
+        log.warning("%s: %s%s", unit.name, failure.text, hint)
+        self._note(last_error=failure.text + hint, exit_code=failed.code)
+        return failure
 
     async def _perform(self, effects: Effects) -> Event | Failed:
         """Do what entering a state asks for, in order, until one of it tells what happened."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.engines.base import LogHint
-from orchestrator.launch.failure import SHOWN_LINES, Failure, exit_text, explain
+from orchestrator.launch.failure import SHOWN_LINES, Failure, exit_text, explain, lacks_module
 
 HINTS = (
     LogHint(r"CUDA out of memory", "lower the memory fraction"),
@@ -51,3 +51,29 @@ def test_only_the_last_lines_are_shown_but_all_are_searched() -> None:
 def test_secrets_are_struck_out() -> None:
     failure = explain("x", 1, ["server_args api_key='sk-long-key'"], (), {"sk-long", "sk-long-key"})
     assert failure.lines == ("server_args api_key='***'",)
+
+
+ARGV = ["python", "-P", "-m", "engine.launch", "--model", "m"]
+
+
+@pytest.mark.parametrize(
+    ("line", "lacks"),
+    [
+        ("ModuleNotFoundError: No module named 'engine'", True),
+        ("/usr/bin/python: No module named engine.launch", True),
+        ("ModuleNotFoundError: No module named 'engine.launch'", True),
+        ("ModuleNotFoundError: No module named 'engine_kernels'", False),
+        ("ModuleNotFoundError: No module named 'engine.kernels'", False),
+        ("no module", False),
+    ],
+)
+def test_whether_the_engine_is_installed_at_all(line: str, lacks: bool) -> None:
+    assert lacks_module(ARGV, ["before", line]) is lacks
+    failure = explain("x", 1, [line], (), (), ARGV)
+    assert (failure.hopeless, bool(failure.hint)) == (lacks, lacks)
+
+
+def test_without_a_module_none_is_lacking() -> None:
+    assert not lacks_module(["engine"], ["No module named 'engine'"])
+    assert not lacks_module(["engine", "-m"], ["No module named 'engine'"])
+    assert not explain("x", 1, ["No module named 'engine'"], (), ()).hopeless

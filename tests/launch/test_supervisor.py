@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,16 @@ async def test_fatal_says_what_to_look_at_and_no_secret(bench: Any) -> None:
         assert one.failure == ("CUDA out of memory, key ***",)
         assert one.last_line == "CUDA out of memory, key ***"
         assert bench.log("p0").count("incarnation") == 3
+        await bench.stop(supervisor)
+
+
+async def test_an_engine_that_is_not_installed_is_given_up_at_once(bench: Any) -> None:
+    argv = (word(sys.executable), word("-P"), word("-m"), word("no_such_engine.launch"))
+    async with bench.controller() as supervisor:
+        supervisor.apply(bench.plan(replace(bench.engine("p0"), argv=argv)))
+        (one,) = (await bench.until(supervisor, Phase.FAILED)).instances
+        assert (one.state, one.incarnation) == (State.FATAL, 1)
+        assert "is not installed for" in one.last_error
         await bench.stop(supervisor)
 
 
