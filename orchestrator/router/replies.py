@@ -7,7 +7,7 @@ from math import ceil
 
 import orjson
 
-from orchestrator.errors import RequestError, WrongMethod
+from orchestrator.errors import RequestError, Unauthorized, WrongMethod
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -58,10 +58,12 @@ def error_event(error: RequestError) -> bytes:
 
 
 def error_headers(error: RequestError) -> Headers:
-    """Content type, reason, what would be allowed, and when to come back (whole seconds, rounded up)."""
+    """Content type, reason, what would be allowed or is asked for, when to come back (whole seconds, up)."""
     headers = (*JSON, (b"x-pdctl-reason", error.reason.encode()))
     if isinstance(error, WrongMethod):
         headers = (*headers, (b"allow", error.allow.encode()))
+    if isinstance(error, Unauthorized):
+        headers = (*headers, (b"www-authenticate", b"Bearer"))
     if error.retry_after_s is None:
         return headers
     return (*headers, (b"retry-after", b"%d" % max(1, ceil(error.retry_after_s))))

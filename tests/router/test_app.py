@@ -11,7 +11,7 @@ from datapath import Adapter, Fleet, Rig, answers, build, completion, event, str
 
 from orchestrator.clock import FakeClock
 from orchestrator.core.types import End, Load, PathKind, Role
-from orchestrator.errors import BadRequest, LegFailed, NotServed, Overloaded, RequestError
+from orchestrator.errors import BadRequest, LegFailed, NotServed, Overloaded, RequestError, Unauthorized
 from orchestrator.router import local, replies
 from orchestrator.router.offers import Offers
 from orchestrator.router.settings import Settings
@@ -187,6 +187,7 @@ def test_error_bodies_have_the_openai_shape() -> None:
     assert dict(replies.error_headers(error))[b"x-pdctl-reason"] == b"why"
     assert b"retry-after" not in dict(replies.error_headers(error))
     assert dict(replies.error_headers(Overloaded("x", retry_after_s=3.2)))[b"retry-after"] == b"4"
+    assert dict(replies.error_headers(Unauthorized("x")))[b"www-authenticate"] == b"Bearer"
     assert replies.wire_error(413, "big") == (
         b'{"error":{"message":"big","type":"invalid_request_error","param":null,"code":"too-large"}}'
     )
