@@ -95,6 +95,7 @@ class Deployment:
         first = free_ports(ports)
         self.url = f"http://127.0.0.1:{first}"
         self.admin_url = f"http://127.0.0.1:{first + 1}"
+        self.admin_key: str | None = None
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("PDCTL_")}
         self.env |= {"COLUMNS": "120", "XDG_STATE_HOME": str(folder / "home")}
         self.topology: dict[str, Any] = {
@@ -195,8 +196,7 @@ class Deployment:
         return sum(v for name, v in self.metrics().items() if re.match(pattern, name))
 
     def _admin(self, path: str) -> httpx.Response:
-        key = self.topology["router"].get("credentials", {}).get("admin_key")
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers = {"authorization": f"Bearer {self.admin_key}"} if self.admin_key else {}
         answer = _http.get(self.admin_url + path, headers=headers)
         assert answer.status_code == 200, answer.text
         return answer
@@ -239,14 +239,14 @@ class Deployment:
         """Wait until an engine has that many calls."""
         eventually(lambda: self.engine_state(name)["calls"] == count, lambda: self.engine_state(name))
 
-    def serves(self) -> None:
-        """Wait until the router gives work to every instance of the plan."""
-        names = self.engines().keys()
-        eventually(lambda: self._all_ready(names), lambda: json.dumps(self.endpoints(), indent=1))
+    def serves(self, *names: str) -> None:
+        """Wait until the router gives work to these instances, or to every one of the plan."""
+        wanted = names or tuple(self.engines())
+        eventually(lambda: self._all_ready(wanted), lambda: json.dumps(self.endpoints(), indent=1))
 
-    def _all_ready(self, names: Any) -> bool:
+    def _all_ready(self, names: tuple[str, ...]) -> bool:
         found = self.endpoints()
-        return found.keys() >= names and all(found[name]["ready"] for name in names)
+        return found.keys() >= set(names) and all(found[name]["ready"] for name in names)
 
     def at_rest(self) -> None:
         """Wait until neither an engine nor the router has anything left to do; fail if that never comes."""
