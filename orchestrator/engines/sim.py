@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from orchestrator.core.types import Role
-from orchestrator.engines import base, flags
+from orchestrator.engines import base, flags, sim_flags
 from orchestrator.engines.base import InstanceSpec, LintContext, PortNeed, Shape, Word
 from orchestrator.engines.hints import COMMON
+from orchestrator.engines.linting import Writer
 from orchestrator.engines.sglang import SGLang
 from orchestrator.engines.vllm import VLLM
 from orchestrator.engines.vllm.command import family, shutdown_timeout_s
@@ -21,8 +22,6 @@ _RULES = frozenset({"pair-mismatch", "unknown-transfer", "prefill-dp", "unroutab
 
 VOCABULARY = 151_936
 """Token ids that the simulator knows, whatever the model is called: `orchestrator.sim.text`'s own."""
-
-_ALIASES = {"block-size": "page-size", "enable-prompt-tokens-details": "enable-cache-report"}
 
 
 class _Simulated:
@@ -64,7 +63,7 @@ class _Simulated:
             own.put("plan", shutdown_timeout=shutdown_timeout_s(spec))
         own.put("pool", **{name: value for name, value in spec.options.items() if name != "dialect"})
         own.put("credentials", api_key=spec.key)
-        merged = flags.merge(own, spec.flags, _ALIASES)
+        merged = flags.merge(own, spec.flags, sim_flags.ALIASES)
         start = [
             Word(word, "adapter") for word in ("-P", "-m", "orchestrator.sim", "--dialect", self.dialect)
         ]
@@ -84,9 +83,10 @@ class _Simulated:
         return tuple(opened)
 
     def lint(self, context: LintContext) -> Sequence[Problem]:
-        """The dialect's rules about pairs."""
+        """The dialect's rules about pairs, and the simulator's own flags and options."""
         found = REAL[self.dialect].lint(context)
-        return [problem for problem in found if problem.rule in _RULES]
+        own = sim_flags.lint(Writer(context, sim_flags.ALIASES), ("dialect",))
+        return [*(problem for problem in found if problem.rule in _RULES), *own]
 
 
 class Sim(_Simulated, SGLang):
