@@ -14,6 +14,8 @@ from asks import SIZES, Answer, Ask, answer, ask_for, completion, text, tokens
 from families import Family, Held, metric, scrape
 from running import GUARD_S, Deployment, Ended, eventually, living
 
+from orchestrator.launch.paths import controller_pid
+
 UNIFIED = ("pools.unified.instances=1", "pools.prefill.instances=0", "pools.decode.instances=0")
 DEFAULT_ROOT = Path("~/.cache/pdctl/real-engines").expanduser()
 """Where the examples expect the engines."""
@@ -115,9 +117,10 @@ def start(family: Family, installed: Mapping[str, Path], folder: Path, *more: st
     try:
         up = deployment.up()
         assert up.code == 0, deployment.told("pdctl up", up)
+        assert up.out.split() == [deployment.url]
         yield deployment
     finally:
-        if deployment.marked():
+        if deployment.marked() or controller_pid(deployment.state) is not None:
             deployment.down()
         deployment.kill()
 

@@ -20,7 +20,7 @@ import psutil
 from orchestrator.launch.paths import StateDir
 
 ROOT = Path(__file__).resolve().parents[2]
-PDCTL = [sys.executable, "-P", "-c", "from orchestrator.cli.main import run; run()"]
+PDCTL = Path(sys.executable).with_name("pdctl")
 
 GUARD_S = 120.0
 """How long a test waits for what must happen; reached only when it does not."""
@@ -58,12 +58,14 @@ def free_ports(count: int = PORTS) -> int:
         return first
 
 
-def eventually(holds: Callable[[], object], what: str, within_s: float = GUARD_S) -> None:
-    """Wait until `holds`; fail with `what` when it does not."""
+def eventually(
+    holds: Callable[[], object], what: str, within_s: float = GUARD_S, every_s: float = 0.1
+) -> None:
+    """Wait until `holds`, asking `every_s`; fail with `what` when it does not."""
     give_up_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < give_up_s, f"{what}: not within {within_s:g} s"
-        time.sleep(0.1)
+        time.sleep(every_s)
 
 
 class Deployment:
@@ -85,7 +87,7 @@ class Deployment:
         """Run `pdctl COMMAND TOPOLOGY WORDS` from the checkout."""
         start_s = time.monotonic()
         done = subprocess.run(
-            [*PDCTL, command, *self._words, *words],
+            [PDCTL, command, *self._words, *words],
             cwd=ROOT,
             env={name: value for name, value in os.environ.items() if not name.startswith("PDCTL_")},
             stdin=subprocess.DEVNULL,
@@ -97,7 +99,7 @@ class Deployment:
         return Ended(done.returncode, done.stdout, done.stderr, time.monotonic() - start_s)
 
     def up(self) -> Ended:
-        """`pdctl up --detach`."""
+        """`pdctl up --detach`; on one that is up already, nothing should happen."""
         return self.pdctl("up", "--detach", "--timeout", UP, within_s=700.0)
 
     def down(self) -> Ended:

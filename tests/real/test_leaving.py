@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from asks import Ask, completion, events, tokens
+from asks import TIMEOUT_S, Ask, completion, events, tokens
 from families import FAMILIES
 from pair import Pair
 from running import eventually
@@ -16,6 +16,12 @@ LONG = 3_000
 def long(**fields: object) -> Ask:
     """A request that runs until somebody ends it."""
     return completion(tokens(500, seed=3), max_tokens=LONG, **fields)
+
+
+def leave(pair: Pair, ask: Ask, after_s: float) -> None:
+    """Send it, and hang up before the answer."""
+    with pytest.raises(httpx.ReadTimeout):
+        pair.client.post(ask.path, json=ask.body, timeout=httpx.Timeout(TIMEOUT_S, read=after_s))
 
 
 def assert_cut(pair: Pair, generated_before: float) -> None:
@@ -43,9 +49,7 @@ def test_a_stream_cut_in_the_middle(pair: Pair) -> None:
 def test_an_answer_nobody_waits_for(pair: Pair) -> None:
     pair.wait_until_idle()
     before = pair.family.generated(pair.urls["decode-0"])
-    ask = long()
-    with pytest.raises(httpx.ReadTimeout):
-        pair.client.post(ask.path, json=ask.body, timeout=1.0)
+    leave(pair, long(), 1.0)
     assert_cut(pair, before)
     pair.assert_serves()
 
@@ -55,8 +59,6 @@ def test_leaving_at_any_moment(pair: Pair) -> None:
     pair.wait_until_idle()
     before = pair.family.generated(pair.urls["decode-0"])
     for index in range(10):
-        ask = completion(tokens(2_500, seed=10 + index), max_tokens=LONG // 3)
-        with pytest.raises(httpx.ReadTimeout):
-            pair.client.post(ask.path, json=ask.body, timeout=0.02 + 0.04 * index)
+        leave(pair, completion(tokens(2_500, seed=10 + index), max_tokens=LONG // 3), 0.02 + 0.04 * index)
     assert_cut(pair, before)
     pair.assert_serves()

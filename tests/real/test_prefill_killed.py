@@ -10,7 +10,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-from asks import TIMEOUT_S, Ask, ask_for, events, read, read_stream
+from asks import OUTPUT, TIMEOUT_S, Ask, ask_for, completion, events, read, read_stream, tokens
 from pair import Pair
 from running import eventually
 
@@ -18,6 +18,11 @@ CLIENTS = 6
 AFTER_S = 4.0
 """How long the load goes on after the kill."""
 LOAD = [("completion", 3_000), ("chat", 500), ("completion", 1_500), ("chat", 3_000)]
+
+INFLIGHT = "pdctl_endpoint_inflight_requests"
+LONG_OUTPUT = 1_500
+LONG = completion(tokens(500), max_tokens=LONG_OUTPUT)
+"""What decode is busy with all the while, and prefill has done its part of."""
 
 RIGHT, REFUSED, EVENT = "right", "error status", "error event"
 GOOD_ENDS = {RIGHT, REFUSED, EVENT}
@@ -65,25 +70,27 @@ def client(pair: Pair, index: int, stop: threading.Event, ends: list[str]) -> No
 def test_prefill_killed_under_load(pair: Pair) -> None:
     ends: list[str] = []
     stop = threading.Event()
-    with ThreadPoolExecutor(CLIENTS) as threads:
+    with ThreadPoolExecutor(CLIENTS + 1) as threads:
+        decoding = threads.submit(pair.ask, pair.family.streamed(LONG))
         running = [threads.submit(client, pair, index, stop, ends) for index in range(CLIENTS)]
         try:
             eventually(lambda: len(ends) >= 2 * CLIENTS, "the load runs")
             assert set(ends) == {RIGHT}, Counter(ends)
-            before = len(ends)
-            eventually(
-                lambda: pair.router("pdctl_endpoint_inflight_requests", endpoint="prefill-0"), "in flight"
-            )
+            assert not decoding.done()
+            eventually(lambda: pair.router(INFLIGHT, endpoint="prefill-0"), "prefill has work")
             pair.processes["prefill-0"].send_signal(signal.SIGKILL)
             time.sleep(AFTER_S)
         finally:
             stop.set()
         for one in running:
             one.result(timeout=TIMEOUT_S)
+        unharmed = decoding.result(timeout=TIMEOUT_S)
     bad = [end for end in ends if end not in GOOD_ENDS]
     assert not bad, bad
-    assert len(ends) > before
     assert REFUSED in ends or EVENT in ends, "the kill was not felt"
+    first = (unharmed.choices[0].tokens or ())[:OUTPUT]
+    assert first == pair.reference.answers["completion", 500].choices[0].tokens
+    assert unharmed.output_tokens == LONG_OUTPUT
     assert_back(pair)
 
 
@@ -93,8 +100,11 @@ def assert_back(pair: Pair) -> None:
     def found() -> dict[str, tuple[str, int]]:
         return {name: (one["state"], one["restarts"]) for name, one in pair.deployment.ps().items()}
 
-    eventually(lambda: found()["prefill-0"] == ("ready", 1), "prefill is ready again", within_s=300.0)
+    eventually(
+        lambda: found()["prefill-0"] == ("ready", 1), "prefill is ready again", within_s=300.0, every_s=2.0
+    )
     assert found() == {"prefill-0": ("ready", 1), "decode-0": ("ready", 0), "router": ("ready", 0)}
+    assert not [mark for mark in pair.deployment.marked().values() if mark.endswith("/prefill-0/1")]
     eventually(lambda: pair.client.get("/ready").status_code == 200, "the router has joined it")
     for way in pair.family.ways:
         for size in (33, 3_000):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from families import FAMILIES
 from pair import Pair
+from running import eventually
+
+from orchestrator.launch.paths import controller_pid
 
 pytestmark = pytest.mark.parametrize("pair", FAMILIES, indirect=True)
 
@@ -35,6 +41,28 @@ def test_prefill_and_decode_are_ready_at_their_first_start(pair: Pair) -> None:
 def test_every_process_bears_the_marker(pair: Pair) -> None:
     instances = {marker.split("/")[1] for marker in pair.deployment.marked().values()}
     assert instances == {"prefill-0", "decode-0", "router"}
+
+
+def test_up_again_changes_nothing(pair: Pair) -> None:
+    again = pair.deployment.up()
+    assert again.code == 0, pair.deployment.told("pdctl up", again)
+    pair.assert_serves()
+    assert {one["pid"] for one in pair.deployment.ps().values()} == {p.pid for p in pair.processes.values()}
+
+
+def test_engines_and_router_outlive_the_controller(pair: Pair) -> None:
+    controller = controller_pid(pair.deployment.state)
+    assert controller
+    os.kill(controller, signal.SIGKILL)
+    eventually(lambda: controller_pid(pair.deployment.state) is None, "the controller is gone")
+    pair.assert_serves()
+    again = pair.deployment.up()
+    assert again.code == 0, pair.deployment.told("pdctl up", again)
+    assert controller_pid(pair.deployment.state) not in (None, controller)
+    found = pair.deployment.ps()
+    assert {one["pid"] for one in found.values()} == {p.pid for p in pair.processes.values()}
+    assert {one["restarts"] for one in found.values()} == {0}
+    pair.assert_serves()
 
 
 def test_the_logs_are_the_engines_own(pair: Pair) -> None:
