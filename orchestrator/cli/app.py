@@ -53,9 +53,11 @@ def load_plan(topology: Path, overrides: list[str] | None, *, ask_versions: bool
 
 
 def show_error(error: PdctlError) -> None:
-    """Print an error for a person: every finding on a line of its own, and how many there are."""
+    """Print an error for a person: every finding on a line of its own, and how many there are; behind it
+    the reason to look up or search for, where it says more than the kind of error."""
     if not isinstance(error, TopologyError):
-        err.print(f"pdctl: {error.message}", markup=False, style="red")
+        slug = f" [{error.reason}]" if error.reason != error.default_reason else ""
+        err.print(f"pdctl: {error.message}{slug}", markup=False, style="red")
         return
     for problem in error.problems:
         err.print(str(problem), markup=False, style="red")

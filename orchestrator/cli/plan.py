@@ -46,8 +46,12 @@ def check(topology: TopologyFile = DEFAULT_TOPOLOGY, overrides: Overrides = None
 def show_plan(
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     overrides: Overrides = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as JSON.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Print every word with its origin.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", metavar="", help="Print the whole plan as JSON.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", metavar="", help="Print every word with its origin.")
+    ] = False,
 ) -> None:
     """Print what `up` would run: each command line and its environment, secrets masked."""
     if as_json and explain:

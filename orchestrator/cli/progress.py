@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -27,6 +27,8 @@ STYLES = {
 }
 
 SETTLED = frozenset({State.READY, State.FATAL, State.STOPPED})
+ASKED = frozenset({State.DRAINING, State.STOPPING})
+"""States entered by request: how long the one before had lasted is no achievement."""
 STILL_S = 15.0
 """How often it is said what is waited for, where no live table shows it."""
 
@@ -59,8 +61,9 @@ def failures(status: Status) -> Iterator[str]:
     for i in status.instances:
         if i.state in (State.READY, State.STOPPED):
             continue
-        why = i.last_error or i.detail or "no error yet"
-        yield f"{i.name}: {i.state.name} after {i.restarts} restarts: {why}"
+        why = i.last_error or i.detail
+        tries = f" after {i.restarts} restart{'s' * (i.restarts > 1)}" if i.restarts else ""
+        yield f"{i.name}: {i.state.name}{tries}{f': {why}' if why else ''}"
         yield f"  log: {i.log}"
         yield from (f"  | {line}" for line in i.failure)
 
@@ -130,7 +133,9 @@ class Progress:
         if before is None or before.phase is not status.phase:
             self._phase(before, status)
         if self._live is not None:
-            self._live.update(_table(status), refresh=True)
+            # The empty line below is where a terminal echoes ^C: behind a row as wide as the screen it
+            # would wrap, and the display would lose count of its lines.
+            self._live.update(Group(_table(status), Text()), refresh=True)
 
     def say(self, text: str) -> None:
         """One sentence for the operator."""
@@ -145,12 +150,14 @@ class Progress:
             if old is not None and (old.state, old.incarnation) == (i.state, i.incarnation):
                 continue
             entered_s = now_s - i.since_s
-            spent_s = entered_s - self._since_s.get(i.name, entered_s)
+            # Two clocks are read one after the other, so the difference may fall below nothing.
+            spent_s = max(0.0, entered_s - self._since_s.get(i.name, entered_s))
             self._since_s[i.name] = entered_s
             if i.state is State.PENDING:
                 continue
             why = i.last_error if i.state in (State.BACKOFF, State.FATAL) else ""
-            took = f" after {brief_s(spent_s)}" if old is not None and old.state is not State.PENDING else ""
+            timed = old is not None and old.state is not State.PENDING and i.state not in ASKED
+            took = f" after {brief_s(spent_s)}" if timed else ""
             yield Text.assemble(
                 f"{i.name:<16} ", (i.state.name, STYLES.get(i.state, "")), took, f": {why}" if why else ""
             )
@@ -199,6 +206,13 @@ def _table(status: Status) -> Table:
     return table
 
 
+def _last_error(i: InstanceStatus) -> str:
+    """Its last error; of one that has recovered, with how long that is past at least."""
+    if not i.last_error or i.state is not State.READY or i.uptime_s is None:
+        return i.last_error
+    return f"{i.last_error}, over {brief_s(i.uptime_s)} ago"
+
+
 def ps_rows(instances: Sequence[InstanceStatus]) -> list[list[str]]:
     """`ps` as a table, the heading first."""
     rows = [["INSTANCE", "POOL", "ROLE", "STATE", "PID", "UPTIME", "RESTARTS", "URL", "LAST ERROR"]]
@@ -213,7 +227,7 @@ def ps_rows(instances: Sequence[InstanceStatus]) -> list[list[str]]:
                 brief_s(i.uptime_s) if i.uptime_s is not None else "-",
                 str(i.restarts),
                 i.url,
-                i.last_error,
+                _last_error(i),
             ]
         )
     return rows

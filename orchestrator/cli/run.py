@@ -15,11 +15,12 @@ from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app,
 from orchestrator.cli.main import INTERRUPTED
 from orchestrator.cli.progress import Progress, columns, failures, ps_rows
 from orchestrator.core.lifecycle import State
-from orchestrator.errors import LaunchError, TopologyError
+from orchestrator.errors import LaunchError, Problem, TopologyError
 from orchestrator.launch import logs as log_files
 from orchestrator.launch import report
 from orchestrator.launch.paths import StateDir
 from orchestrator.launch.status import Phase, Status, ps_object
+from orchestrator.launch.unit import ROUTER
 from orchestrator.topology.load import draft
 from orchestrator.topology.planner import state_dir
 from orchestrator.topology.values import parse_duration
@@ -68,6 +69,13 @@ def _state(topology: Path, overrides: list[str] | None) -> StateDir:
     return StateDir(root)
 
 
+def _named_first(topology: Path, command: str) -> None:
+    """Refuse what looks like an instance's name where the topology belongs."""
+    if topology.suffix not in (".yaml", ".yml") and not topology.exists():
+        hint = f"the topology comes first: `pdctl {command} {DEFAULT_TOPOLOGY} {topology}`"
+        raise TopologyError([Problem("no such file", file=str(topology), hint=hint)])
+
+
 def _waited(work: Coroutine[Any, Any, T], interrupted: str) -> T:
     """The result of `work`; Ctrl-C ends the wait with `interrupted` as the last word."""
     try:
@@ -90,7 +98,10 @@ def up(
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     overrides: Overrides = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return once all is ready; leave a controller behind.")
+        bool,
+        typer.Option(
+            "--detach", "-d", metavar="", help="Return once all is ready; leave a controller behind."
+        ),
     ] = False,
     timeout: Timeout = None,
 ) -> None:
@@ -103,15 +114,20 @@ def up(
     from orchestrator.launch import session
 
     plan = load_plan(topology, overrides)
-    on = f"it goes on without us; see `pdctl ps {topology}`, or stop it with `pdctl down {topology}`"
+    look = f"see `pdctl ps {topology}`, or stop it with `pdctl down {topology}`"
+    on = f"it goes on without us; {look}"
     with Progress() as progress:
         begin = session.up_detached if detach else session.up_foreground
         status = _waited(begin(plan, progress, timeout), on)
     if status.phase is Phase.WORKING:
         for line in failures(status):
             err.print(line, markup=False)
-    if detach and status.phase is not Phase.READY:
+    if detach and status.phase is Phase.WORKING:
         err.print(f"not ready; {on}", markup=False)
+    elif detach and status.phase is Phase.FAILED:
+        serves = any(i.state is State.READY and i.role != ROUTER for i in status.instances)
+        left = "what is ready serves on" if serves or status.external else "nothing can serve"
+        err.print(f"not all is ready, {left}; {look}", markup=False)
     _exit(status)
 
 
@@ -119,7 +135,9 @@ def up(
 def down(
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     overrides: Overrides = None,
-    force: Annotated[bool, typer.Option("--force", help="Kill at once, without a drain.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", metavar="", help="Kill at once, without a drain.")
+    ] = False,
 ) -> None:
     """Drain and stop everything, also when the controller is dead; leave no process behind."""
     from orchestrator.launch import session
@@ -138,7 +156,7 @@ def ps(
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     overrides: Overrides = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a list with one object per instance.")
+        bool, typer.Option("--json", metavar="", help="Print a list with one object per instance.")
     ] = False,
 ) -> None:
     """Show every instance: its state, process, restarts and last error."""
@@ -171,10 +189,13 @@ def logs(
         str | None, typer.Argument(metavar="INSTANCE", help="One instance, `router` or `controller`.")
     ] = None,
     overrides: Overrides = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", metavar="", help="Go on with what comes.")
+    ] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines of each log to begin with.")] = 50,
 ) -> None:
     """Print the last lines of one log, or of all with the instance's name before each line."""
+    _named_first(topology, "logs")
     state = _state(topology, overrides)
     files = report.log_files(state, instance)
     secrets = report.secrets(state)
@@ -208,6 +229,7 @@ def restart(
     """Drain and restart one instance (or `router`), or all engines, one after the other."""
     from orchestrator.launch import session
 
+    _named_first(topology, "restart")
     state = _state(topology, overrides)
     with Progress() as progress:
         names = [instance] if instance is not None else []

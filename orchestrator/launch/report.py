@@ -11,7 +11,7 @@ from orchestrator.launch import control
 from orchestrator.launch.paths import StateDir, controller_pid, reaching
 from orchestrator.launch.process import alive, boot_id
 from orchestrator.launch.state import Record, read_records
-from orchestrator.launch.status import UNWATCHED, InstanceStatus, Phase, Status, parse_status
+from orchestrator.launch.status import UNWATCHED, InstanceStatus, Phase, Status, parse_status, router_last
 from orchestrator.launch.unit import secrets_of
 from orchestrator.topology.plan import parse
 
@@ -22,7 +22,7 @@ async def status(state: StateDir) -> Status:
         return parse_status((await control.call(state, "status"))["status"])
     boot, now_s = boot_id(), time.time()
     found = (_unwatched(state, r, boot, now_s) for r in read_records(state.db).values())
-    instances = tuple(i for i in found if i is not None)
+    instances = router_last(i for i in found if i is not None)
     return Status(Phase.UNWATCHED if instances else Phase.STOPPED, instances=instances)
 
 

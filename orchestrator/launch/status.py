@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 from orchestrator.core.lifecycle import State
+from orchestrator.launch.unit import ROUTER
 
 UNWATCHED = "it ended while no controller was watching"
 """The last error of a unit that was found dead, and of which nothing more is known."""
@@ -86,6 +87,11 @@ def parse_status(data: Mapping[str, Any]) -> Status:
             "external": tuple(data["external"]),
         }
     )
+
+
+def router_last(instances: Iterable[InstanceStatus]) -> tuple[InstanceStatus, ...]:
+    """The engines in their order, then the router, whenever it was started."""
+    return tuple(sorted(instances, key=lambda i: i.role == ROUTER))
 
 
 PS_FIELDS = (

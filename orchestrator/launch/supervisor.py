@@ -17,7 +17,7 @@ from orchestrator.launch.fleet import Fleet
 from orchestrator.launch.keeper import Keeper, Shell
 from orchestrator.launch.process import Mark, alive, boot_id
 from orchestrator.launch.reconcile import Current, Target, reconcile
-from orchestrator.launch.status import UNWATCHED, Phase, Status
+from orchestrator.launch.status import UNWATCHED, Phase, Status, router_last
 from orchestrator.launch.unit import ROUTER, Unit, secrets_of, units_of
 from orchestrator.topology.plan import Plan, dump, parse
 
@@ -77,7 +77,7 @@ class Supervisor:
             url=router.url if router else "",
             controller_pid=os.getpid(),
             problem=self._problem,
-            instances=tuple(k.status() for k in fleet.keepers.values()),
+            instances=router_last(k.status() for k in fleet.keepers.values()),
             external=tuple(f"{i.name} {i.url}" for i in fleet.instances.values() if i.external),
         )
 

@@ -108,6 +108,25 @@ def test_a_failure_says_why_and_where_to_look() -> None:
     ]
 
 
+def test_a_failure_without_restarts_or_reason_makes_no_words() -> None:
+    assert next(failures(status(Phase.WORKING, ONE))) == "p0: STARTING"
+    one = replace(ONE, state=State.FATAL, restarts=1, last_error="killed by SIGKILL")
+    assert next(failures(status(Phase.FAILED, one))) == "p0: FATAL after 1 restart: killed by SIGKILL"
+
+
+def test_what_is_asked_for_is_not_timed_and_no_time_is_negative() -> None:
+    ready = replace(ONE, state=State.READY, since_s=3600.0)
+    _, err = run(
+        status(Phase.READY, ready),
+        status(Phase.STOPPING, replace(ready, state=State.DRAINING, since_s=0.0)),
+        status(Phase.STOPPING, replace(ready, state=State.STOPPING, since_s=9.0)),
+        status(Phase.STOPPED, replace(ready, state=State.STOPPED, since_s=99.0)),
+    )
+    lines = [line.rstrip() for line in err.splitlines() if line.startswith("p0")]
+    assert lines[1:3] == ["p0               DRAINING", "p0               STOPPING"]
+    assert lines[3] == "p0               STOPPED after 0.0s"
+
+
 def test_what_is_well_is_not_reported() -> None:
     assert list(failures(status(Phase.FAILED, replace(ONE, state=State.READY)))) == []
 
@@ -127,6 +146,30 @@ def test_the_live_table_shows_state_time_and_last_line() -> None:
     assert "INSTANCE" in err
     assert "1m15s" in err
     assert "[80%] loading  [GET /ready: 503]" in err
+
+
+def test_below_the_live_table_is_a_line_for_what_the_terminal_echoes() -> None:
+    err = io.StringIO()
+    consoles = [Console(file=f, force_terminal=True, width=100) for f in (io.StringIO(), err)]
+    with Progress(*consoles) as progress:
+        progress.show(status(Phase.WORKING, replace(ONE, last_line="x" * 200)))
+        assert err.getvalue().endswith("\n")
+        below = len(err.getvalue())
+        progress.show(status(Phase.WORKING, replace(ONE, last_line="y" * 200)))
+        again = err.getvalue()[below:]
+    # Heading, row and the empty line are wiped: the cursor goes up twice.
+    assert again.startswith("\r\x1b[2K" + "\x1b[1A\x1b[2K" * 2)
+
+
+def test_an_error_that_is_past_is_told_with_its_age() -> None:
+    past = replace(ONE, state=State.READY, last_error="killed by SIGKILL", uptime_s=185.0)
+    down = replace(past, state=State.BACKOFF, uptime_s=None)
+    well = replace(past, last_error="")
+    assert [row[-1] for row in ps_rows([past, down, well])[1:]] == [
+        "killed by SIGKILL, over 3m05s ago",
+        "killed by SIGKILL",
+        "",
+    ]
 
 
 def test_columns_are_never_cut() -> None:

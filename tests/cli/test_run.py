@@ -186,11 +186,11 @@ def test_detached_up_that_fails_is_explained_and_left_to_look_at(shop: Shop) -> 
     up = shop.pdctl("up", "--detach")
     assert (up.returncode, up.stdout) == (3, "")
     assert (
-        "b-0: FATAL after 1 restarts: exited with code 4 before it was ready (lower mem_fraction)"
-        in up.stderr
+        "b-0: FATAL after 1 restart: exited with code 4 before it was ready (lower mem_fraction)" in up.stderr
     )
     assert f"  log: {shop.state.log('b-0')}" in up.stderr
     assert "  | CUDA out of memory" in up.stderr
+    assert "not all is ready, what is ready serves on; see" in up.stderr
     assert "`pdctl down topology.yaml`" in up.stderr
     assert {n: i["state"] for n, i in shop.ps().items()} == {"a-0": "ready", "b-0": "fatal"}
     shop.write()
@@ -281,7 +281,7 @@ def test_foreground_up_in_which_nothing_can_serve_stops_all(shop: Shop) -> None:
     shop.write(a={"max_restarts": 0, "flags": {"exit-after": 0}})
     code, out, err = finish(shop.start("up"))
     assert (code, out, shop.marked()) == (3, "", 0)
-    assert "a-0: FATAL after 0 restarts: exited with code 1 before it was ready" in err
+    assert "a-0: FATAL: exited with code 1 before it was ready" in err
     assert "nothing can be served; stopping all" in err
 
 
@@ -329,7 +329,7 @@ def test_giving_up_the_wait(shop: Shop) -> None:
     shop.write(a={"flags": {"ready-after": 3600}})
     up = shop.pdctl("up", "--detach", "--timeout", "500ms")
     assert up.returncode == 3
-    assert "a-0: STARTING after 0 restarts: GET /ready on port" in up.stderr
+    assert "a-0: STARTING: GET /ready on port" in up.stderr
     assert "not ready; it goes on without us" in up.stderr
     assert shop.ps()["a-0"]["state"] == "starting"
     assert shop.pdctl("down", "--force").returncode == 0
@@ -384,6 +384,7 @@ def test_a_taken_port_is_refused_and_its_holder_named(shop: Shop) -> None:
                 f"b-0: port {shop.first + 1} (http) on 127.0.0.1 is held by pid {os.getpid()} ("
                 in done.stderr
             )
+            assert done.stderr.endswith(" [cannot-start]\n")
             assert "Traceback" not in done.stderr
     shop.down()
 
@@ -433,6 +434,23 @@ def test_a_file_where_the_state_directory_should_be(shop: Shop, words: tuple[str
     assert done.returncode == 3
     assert str(shop.folder / place) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_detached_up_of_which_nothing_serves_does_not_claim_to_go_on(shop: Shop) -> None:
+    shop.write(a={"max_restarts": 0, "flags": {"exit-after": 0}})
+    up = shop.pdctl("up", "--detach")
+    assert up.returncode == 3
+    assert "not all is ready, nothing can serve; see `pdctl ps topology.yaml`" in up.stderr
+    assert "goes on" not in up.stderr
+    shop.down()
+
+
+@pytest.mark.parametrize("command", ["logs", "restart"])
+def test_an_instance_without_its_topology(shop: Shop, command: str) -> None:
+    done = shop.pdctl(command, "a-0")
+    assert done.returncode == 2
+    said = f"a-0: no such file (the topology comes first: `pdctl {command} topology.yaml a-0`)\n"
+    assert done.stderr == said
 
 
 def test_a_duration_that_is_none(shop: Shop) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from orchestrator.core.lifecycle import State
-from orchestrator.launch.status import InstanceStatus, Phase, Status, parse_status, ps_object
+from orchestrator.launch.status import InstanceStatus, Phase, Status, parse_status, ps_object, router_last
 
 ONE = InstanceStatus(
     name="p0",
@@ -40,3 +41,10 @@ def test_ps_has_the_fields_it_promises() -> None:
         "exit_code": 1,
         "last_error": "",
     }
+
+
+def test_the_router_is_last_and_the_engines_keep_their_order() -> None:
+    router, b, a = (
+        replace(ONE, name=n, role=r) for n, r in (("r", "router"), ("b", "decode"), ("a", "prefill"))
+    )
+    assert router_last([router, b, a]) == (b, a, router)
