@@ -11,7 +11,6 @@ from orchestrator.engines.base import Shape
 from orchestrator.errors import Problem
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.schema import Node
-from orchestrator.topology.source import Place
 
 
 @dataclass(slots=True)
@@ -44,7 +43,7 @@ def lay_out(inputs: Inputs) -> Layout:
         layout.ports.update(ports)
         for clash in clashes:
             problem = inputs.source.problem(
-                _pool_place(inputs, clash.owner),
+                _part_of(inputs, clash.owner).place,
                 f"{clash.owner}: {clash.message}",
                 hint=f"change nodes.{index}.ports ({node.ports[0]}-{node.ports[1]})",
                 rule="ports",
@@ -76,17 +75,30 @@ def _port_demands(part: Part, node: Node, seats: Mapping[str, Seat]) -> list[Por
 
 
 def _gpu_problems(inputs: Inputs, clashes: list[Clash]) -> list[Problem]:
-    hint = "state the GPUs in nodes, or use a launch profile with `gpus: false` if it needs none"
-    return [
-        inputs.source.problem(
-            _pool_place(inputs, clash.owner), f"{clash.owner}: {clash.message}", hint=hint, rule="placement"
-        )
-        for clash in clashes
-    ]
+    found = []
+    for clash in clashes:
+        part = _part_of(inputs, clash.owner)
+        message, hint = f"{clash.owner}: {clash.message}", _way_out(inputs, part)
+        found.append(inputs.source.problem(part.place, message, hint=hint, rule="placement"))
+    return found
 
 
-def _pool_place(inputs: Inputs, owner: str) -> Place:
-    return next(p.place for p in inputs.parts if any(name == owner for _, name in p.instances()))
+def _way_out(inputs: Inputs, part: Part) -> str:
+    """What to do about GPUs that `part` lacks, by what is wanted and what is stated on its nodes."""
+    nodes = {n.name: len(n.gpus) for n in inputs.topology.hosts}
+    mine = set(part.pool.nodes or nodes)
+    there = sum(nodes[name] for name in mine)
+    if not there or part.pool.pin is not None:
+        return "state the GPUs in nodes, or use a launch profile with `gpus: false` if it needs none"
+    rivals = [p for p in inputs.parts if p.pool.external is None and set(p.pool.nodes or nodes) <= mine]
+    wanted = sum(p.gpus * p.pool.size for p in rivals)
+    if wanted > there:
+        return f"{wanted} GPUs wanted, {there} there"
+    return "there are GPUs enough, but no node has room: let other pools use other `nodes`, or `pin`"
+
+
+def _part_of(inputs: Inputs, owner: str) -> Part:
+    return next(p for p in inputs.parts if any(name == owner for _, name in p.instances()))
 
 
 def _fixed(inputs: Inputs, node: Node) -> dict[int, str]:

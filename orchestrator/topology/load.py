@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from orchestrator.errors import Problem, TopologyError
 from orchestrator.topology.known import EXTENSION, interpolates_at, json_schema
-from orchestrator.topology.problems import translate
+from orchestrator.topology.problems import close_to, translate
 from orchestrator.topology.schema import Pool, Topology
 from orchestrator.topology.source import Place, Source, parse_value, read
-from orchestrator.topology.values import REFERENCE, Scope
+from orchestrator.topology.values import REFERENCE, Scope, unset
 
 _PATH = re.compile(r"(\.\.?|~)?(/.*)?")
 
@@ -55,7 +55,8 @@ class Draft:
     """A topology file as far as it could be read: what is right of it, and every finding so far.
 
     `topology` is None when anything was wrong; `pools` holds the pools that are right by themselves,
-    so that they can be looked into further and all findings be told at once.
+    so that they can be looked into further and all findings be told at once. `unset` are the findings
+    about environment variables: the topology is whole but for them, with placeholders in their stead.
     """
 
     source: Source
@@ -65,6 +66,7 @@ class Draft:
     topology: Topology | None = None
     pools: dict[str, Pool] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    unset: list[Problem] = field(default_factory=list)
 
 
 def draft(path: Path, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Draft:
@@ -80,7 +82,7 @@ def draft(path: Path, overrides: Sequence[str] = (), environ: Mapping[str, str] 
         source=source,
         folder=Folder(path.absolute().parent, home),
         state_home=xdg if xdg.is_absolute() else home / ".local" / "state",
-        scope=Scope(environ),
+        scope=Scope(environ, placeholders=True),
     )
     unreadable = not source.data and bool(source.problems)
     for override in overrides:
@@ -94,8 +96,8 @@ def draft(path: Path, overrides: Sequence[str] = (), environ: Mapping[str, str] 
 def load(path: Path, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Topology:
     """The topology at `path` in its typed form. Raises TopologyError with every finding about its form."""
     found = draft(path, overrides, environ)
-    if found.topology is None:
-        raise TopologyError(found.problems)
+    if found.topology is None or found.unset:
+        raise TopologyError([*found.problems, *found.unset])
     return found.topology
 
 
@@ -110,11 +112,34 @@ def _validate(found: Draft) -> None:
         found.problems += translate(error, source, schema)
         found.pools = _sound_pools(data, found.scope)
     for place, text in _texts(data, ()):
-        if REFERENCE.search(text) and not interpolates_at(schema, place):
+        if interpolates_at(schema, place):
+            missing = (unset(name, found.scope) for name in dict.fromkeys(REFERENCE.findall(text)))
+            found.unset += [source.problem(place, why) for why in missing if why]
+        elif REFERENCE.search(text):
             message = "${env:...} is filled in for secrets and env alone"
             found.problems.append(source.problem(place, message, hint="use --set for anything else"))
+    found.problems = _without_strays(source, found.problems)
     if not found.problems:
         found.topology = topology
+
+
+def _without_strays(source: Source, problems: list[Problem]) -> list[Problem]:
+    """One finding about a pool that only `--set` speaks of, instead of all that it lacks."""
+    pools = source.data.get("pools")
+    names = list(pools) if isinstance(pools, dict) else []
+    # `--set pools.X.instances=4` makes X where there is none, so the place is longer than X's own.
+    strays = {n: w for n in names if (w := source.overridden.get(("pools", n), "")).count(".") > 1}
+    kept = list(problems)
+    for name, written in strays.items():
+        lacks = [
+            p for p in kept if p.message == "is required" and (p.field or "").startswith(f"pools.{name}.")
+        ]
+        if lacks:
+            hint = close_to(name, [n for n in names if n not in strays])
+            message = f"there is no pool {name!r} in the file"
+            kept = [p for p in kept if p not in lacks]
+            kept.append(Problem(message, file=f"--set {written}", hint=hint))
+    return kept
 
 
 def _sound_pools(data: Mapping[str, Any], scope: Scope) -> dict[str, Pool]:

@@ -61,29 +61,39 @@ def plan_file(
     references = _follow(found, shipped_roots() if roots is None else roots)
     problems = [*found.problems, *references.problems]
     if problems or found.topology is None:
-        raise TopologyError(sorted(problems, key=lambda p: (p.file or "", p.line or 0)))
+        raise _refusal([*problems, *found.unset])
     topology = found.topology
     versions, warnings = _versions(found, references, python, ask) if ask else ({}, [])
     parts = (
         Part(name, pool, references.adapters[name], references.profiles[name])
         for name, pool in topology.pools.items()
     )
-    plan = build(
-        Inputs(
-            topology=topology,
-            source=found.source,
-            file=str(path.absolute()),
-            folder=found.folder,
-            state_dir=state_dir(found),
-            parts=tuple(parts),
-            python=python,
-            versions=versions,
-            secrets=frozenset(found.scope.secrets),
-            scheduling=references.scheduling,
-            vocab_size=_vocab_size(found),
-        )
+    inputs = Inputs(
+        topology=topology,
+        source=found.source,
+        file=str(path.absolute()),
+        folder=found.folder,
+        state_dir=state_dir(found),
+        parts=tuple(parts),
+        python=python,
+        versions=versions,
+        secrets=frozenset(found.scope.secrets),
+        scheduling=references.scheduling,
+        vocab_size=_vocab_size(found),
     )
+    try:
+        plan = build(inputs)
+    except TopologyError as error:
+        if found.unset:
+            raise _refusal([*error.problems, *found.unset]) from error
+        raise
+    if found.unset:
+        raise _refusal(found.unset)
     return replace(plan, warnings=(*plan.warnings, *map(str, warnings)))
+
+
+def _refusal(problems: Sequence[Problem]) -> TopologyError:
+    return TopologyError(sorted(problems, key=lambda p: (p.file or "", p.line or 0)))
 
 
 def state_dir(found: Draft) -> str:
@@ -197,6 +207,7 @@ def _versions(
     versions: dict[str, str] = {}
     warnings: list[Problem] = []
     asked: dict[tuple[tuple[str, ...], tuple[str, ...]], Mapping[str, str]] = {}
+    broken: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
     for name, pool in found.pools.items():
         wanted = tuple(getattr(led.adapters[name], "distributions", ()))
         declared = pool.runtime is not None and pool.runtime.version is not None
@@ -211,8 +222,21 @@ def _versions(
             message = f"the engine's version is unknown: {error.message}"
             warnings.append(found.source.problem(place, message, rule="runtime", severity="warn"))
             asked[words, wanted] = {}
+            broken.add((words, wanted))
         answer = asked[words, wanted]
         version = next((answer[d] for d in wanted if d in answer), None)
         if version is not None:
             versions[name] = version
+        elif (words, wanted) not in broken:
+            warnings.append(_not_installed(found, name, words, wanted))
     return versions, warnings
+
+
+def _not_installed(found: Draft, name: str, words: Sequence[str], wanted: Sequence[str]) -> Problem:
+    return found.source.problem(
+        ("pools", name, "runtime"),
+        f"there is no {' or '.join(wanted)} in {' '.join(words)}",
+        hint=f"set pools.{name}.runtime.python, unless the plan is made for another machine",
+        rule="engine-missing",
+        severity="warn",
+    )

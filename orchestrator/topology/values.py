@@ -28,6 +28,9 @@ ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 REFERENCE = re.compile(r"\$\{env:([^}]*)\}")
 """An environment variable of whoever runs pdctl, allowed in secrets and in `env` alone."""
 
+_LOOKALIKE = re.compile(r"\$\{(?:env\.|ENV[.:])?([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Z_][A-Z0-9_]*)")
+"""How a shell or another launcher writes a variable: as a key it would be taken literally."""
+
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNIT_BYTES = {"B": 1} | {
     f"{prefix}{i}B": (1024 if i else 1000) ** power
@@ -40,10 +43,12 @@ _UNIT_BYTES = {"B": 1} | {
 class Scope:
     """What validation needs from outside, and what it finds on the way (pydantic's context).
 
-    `secrets` collects every value that must never be printed.
+    `secrets` collects every value that must never be printed. With `placeholders`, a variable that is not set
+    is filled with one, for whoever tells of it elsewhere and wants all else validated.
     """
 
     environ: Mapping[str, str]
+    placeholders: bool = False
     secrets: set[str] = field(default_factory=set)
 
 
@@ -123,9 +128,22 @@ def _listen(value: str) -> str:
     return join_host_port(*split_host_port(value))
 
 
+def _not_a_port(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise ValueError(f"{value} is a port alone; write HOST:PORT, such as 127.0.0.1:{value}")
+    return value
+
+
 def _engine_url(value: str) -> str:
     host, port = split_http_url(value)
     return f"http://{join_host_port(host, port)}"
+
+
+def unset(name: str, scope: Scope) -> str | None:
+    """What is wrong with the environment variable `name`, if it cannot be filled in."""
+    if scope.environ.get(name):
+        return None
+    return f"the environment variable {name} {'is empty' if name in scope.environ else 'is not set'}"
 
 
 def resolve(text: str, scope: Scope) -> str:
@@ -133,10 +151,11 @@ def resolve(text: str, scope: Scope) -> str:
 
     def look_up(found: re.Match[str]) -> str:
         name = found[1]
-        value = scope.environ.get(name)
-        if not value:
-            state = "is not set" if value is None else "is empty"
-            raise PydanticCustomError("env", f"the environment variable {name} {state}")
+        if why := unset(name, scope):
+            if scope.placeholders:
+                return f"unset-{re.sub(r'[^A-Za-z0-9]', '-', name)}"
+            raise PydanticCustomError("env", why)
+        value = scope.environ[name]
         scope.secrets.add(value)
         return value
 
@@ -151,6 +170,10 @@ def _secret(value: object, info: ValidationInfo) -> object:
     if not isinstance(value, str):
         return value
     scope = _scope(info)
+    if misspelt := _LOOKALIKE.fullmatch(REFERENCE.sub("", value)):
+        raise ValueError(
+            f"{misspelt[0]} is not filled in: did you mean ${{env:{misspelt[1] or misspelt[2]}}}?"
+        )
     filled = resolve(value, scope)
     if not filled or not filled.isascii() or not filled.isprintable() or " " in filled:
         raise ValueError("a key must be printable ASCII without spaces, and not empty")
@@ -236,7 +259,7 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 CountOrNone = Annotated[int, Field(strict=True, ge=0)]
 Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 Host = Annotated[str, AfterValidator(check_host)]
-Listen = Annotated[str, AfterValidator(_listen)]
+Listen = Annotated[str, AfterValidator(_listen), BeforeValidator(_not_a_port)]
 EngineUrl = Annotated[str, AfterValidator(_engine_url)]
 PortRange = Annotated[
     tuple[int, int],

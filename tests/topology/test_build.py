@@ -73,8 +73,16 @@ def test_what_does_not_fit_is_told_with_what_is_left(site, two: str) -> None:
     told = site.told(two, "pools.prefill.instances=3")
     assert told == [
         "t.yaml:12: pools.prefill: prefill-2: needs 2 GPUs on one node; a has 0 of 4 free [placement] "
-        "(state the GPUs in nodes, or use a launch profile with `gpus: false` if it needs none)"
+        "(6 GPUs wanted, 4 there)"
     ]
+    assert site.told(two, "pools.decode.tp=8")[0].endswith(
+        "b has 4 of 4 free [placement] (8 GPUs wanted, 4 there)"
+    )
+    (told,) = site.told(two, "pools.prefill.nodes=[a, b]", "pools.prefill.tp=3", "pools.decode.tp=2")
+    assert told.endswith(
+        "(there are GPUs enough, but no node has room: let other pools use other `nodes`, or `pin`)"
+    )
+    assert site.told(two, "nodes.0.gpus=0")[0].endswith("`gpus: false` if it needs none)")
 
 
 def test_a_pool_may_say_how_many_gpus_it_takes(site, two: str) -> None:
@@ -150,6 +158,16 @@ def test_versions_are_declared_or_asked(site, pair: str) -> None:
     assert plan.instance("prefill-0").version == "1.2.3"
     assert plan.instance("prefill-0").env["FAKE_VERSION"].text == "1.2.3"
     assert asked == [(("/usr/bin/python3",), ("fake-engine",))]
+
+
+def test_an_environment_without_the_engine_is_a_warning(site, pair: str) -> None:
+    site.ask = lambda words, distributions: {}
+    (one, two) = site.plan(pair).warnings
+    assert one.endswith(
+        "t.yaml:4: pools.prefill.runtime: there is no fake-engine in /usr/bin/python3 [engine-missing] "
+        "(set pools.prefill.runtime.python, unless the plan is made for another machine)"
+    )
+    assert "pools.decode.runtime" in two
 
 
 def test_an_environment_that_does_not_run_is_a_warning(site, pair: str) -> None:

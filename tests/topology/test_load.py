@@ -52,7 +52,7 @@ def test_set_reaches_into_lists(site) -> None:
             "pools.prefill.instances=x",
             "--set pools.prefill.instances: pools.prefill.instances: should be a whole",
         ),
-        ("pools.prefil.instances=2", "--set pools.prefil.instances: pools.prefil.role: is required"),
+        ("pools.prefil.instances=2", "--set pools.prefil.instances: there is no pool 'prefil'"),
         ("nmae=2", "--set nmae: nmae: unknown field (did you mean 'name'?)"),
     ],
 )
@@ -91,6 +91,27 @@ def test_missing_variables_are_all_named(site, pair: str) -> None:
     assert any("the environment variable NOPE is not set" in line for line in told)
     assert any("the environment variable EMPTY is empty" in line for line in told)
     assert any("the environment variable ALSO_NOT is not set" in line for line in told)
+
+
+def test_a_missing_variable_hides_nothing_that_comes_after(site, pair: str) -> None:
+    keys = "router: {credentials: {engine_key: '${env:NOPE}'}}\n"
+    told = site.told(pair + keys, "pools.decode.gpus=1", "scheduling.default_class=x")
+    assert {line.rpartition("[")[2].partition("]")[0] for line in told if "[" in line} == {
+        "placement",
+        "classes",
+    }
+    assert "t.yaml:6: router.credentials.engine_key: the environment variable NOPE is not set" in told
+    told = site.told(pair + keys, "pools.decode.flags.mode=x")
+    assert len(told) == 2, "what the adapter finds, and the variable"
+    assert site.told(pair + keys) == [
+        "t.yaml:6: router.credentials.engine_key: the environment variable NOPE is not set"
+    ]
+
+
+@pytest.mark.parametrize("written", ["${KEY}", "$KEY", "${env.KEY}"])
+def test_a_key_written_as_a_shell_would_is_refused(site, pair: str, written: str) -> None:
+    (told,) = site.told(pair + f"router: {{credentials: {{engine_key: '{written}'}}}}\n")
+    assert told.endswith(f"engine_key: {written} is not filled in: did you mean ${{env:KEY}}?")
 
 
 def test_nothing_but_secrets_is_interpolated(site, pair: str) -> None:

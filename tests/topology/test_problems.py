@@ -61,7 +61,7 @@ ONE = "name: one\nmodel: {path: m}\npools:\n  p:\n    role: unified\n    engine:
         ("  Bad_Name: {role: unified, engine: x}\n", "pools.Bad_Name: 'Bad_Name' is not a name: lower-case"),
         ("router: {kind: pdclt}\n", "router.kind: there is no router 'pdclt'; did you mean 'pdctl'?"),
         ("router: {kind: nginx}\n", "there is no router 'nginx'; one of pdctl, "),
-        ("router: {listen: 8000}\n", "router.listen: should be text, not 8000"),
+        ("router: {listen: 8000}\n", "router.listen: 8000 is a port alone; write HOST:PORT"),
         ("router: {listen: '::1:8000'}\n", "write an IPv6 address in brackets, [::1]:8000"),
         ("router: {admin: 127.0.0.1:8000}\n", "router.admin: is the same as `listen`"),
         ("router: {listen: 127.0.0.1:65535}\n", "router.admin: must be given"),
@@ -169,3 +169,17 @@ def test_no_open_door_unless_it_is_written(site, listen: str) -> None:
 def test_auth_none_beside_keys_is_a_contradiction(site) -> None:
     told = site.told(ONE + "router: {auth: none, credentials: {client_keys: [abc]}}\n")
     assert "router.auth: is `none`, but credentials.client_keys has some" in told[0]
+
+
+def test_a_port_alone_is_told_the_whole_form(site, pair: str) -> None:
+    assert site.told(pair + "router: {listen: 28200}\n") == [
+        "t.yaml:6: router.listen: 28200 is a port alone; write HOST:PORT, such as 127.0.0.1:28200"
+    ]
+
+
+def test_a_pool_that_only_set_speaks_of_is_told_the_nearest(site, pair: str) -> None:
+    assert site.told(pair, "pools.decoder.instances=4", "pools.decoder.tp=2") == [
+        "--set pools.decoder.instances: there is no pool 'decoder' in the file (did you mean 'decode'?)"
+    ]
+    whole = ("pools.more.role=decode", "pools.more.engine='./fake_engine.py:Fake'")
+    assert site.plan(pair, *whole).instance("more-0").pool == "more"
