@@ -109,7 +109,11 @@ class Counters:
     def add(self, labels: Labels, amount: float = 1.0) -> None:
         """Add `amount`; beyond MAX_SERIES label sets it goes to the one where every label is `other`."""
         values = self.values
-        if labels not in values and len(values) >= MAX_SERIES:
+        known = values.get(labels)
+        if known is not None:
+            values[labels] = known + amount
+            return
+        if len(values) >= MAX_SERIES:
             labels = (OTHER,) * len(labels)
         values[labels] = values.get(labels, 0.0) + amount
 
@@ -186,7 +190,14 @@ class RouterMetrics(Collector):
         self._histograms = {m.name: Histogram(m) for m in METRICS if m.kind == "histogram"}
         self._counters["pdctl_build_info"].add((version, platform.python_version()))
         self._inflight = 0
-        # Bound once: these run for every streamed chunk.
+        # Bound once: these run for every request, and those below for every streamed chunk.
+        self._requests = self._counters["pdctl_requests_total"]
+        self._legs = self._counters["pdctl_legs_total"]
+        self._prompt_tokens = self._counters["pdctl_prompt_tokens_total"]
+        self._cached_tokens = self._counters["pdctl_cached_tokens_total"]
+        self._output_tokens = self._counters["pdctl_output_tokens_total"]
+        self._request_s = self._histograms["pdctl_request_s"]
+        self._stage_s = self._histograms["pdctl_stage_s"]
         self.itl: Callable[[float], None] = self._histograms["pdctl_itl_s"].of(()).observe
         """Count one gap between two chunks of a stream, in seconds."""
         self.ttft: Callable[[float], None] = self._histograms["pdctl_ttft_s"].of(()).observe
@@ -214,20 +225,19 @@ class RouterMetrics(Collector):
         shown = str(path) if path in _PATHS else OTHER
         known = model if model in self._models else OTHER
         labels = (shown, known, str(outcome.end), str(outcome.http_status), outcome.reason)
-        self._counters["pdctl_requests_total"].add(labels)
+        self._requests.add(labels)
         if outcome.e2e_s is not None:
-            self._histograms["pdctl_request_s"].of((shown,)).observe(outcome.e2e_s)
-        for name, tokens in (
-            ("pdctl_prompt_tokens_total", outcome.prompt_tokens),
-            ("pdctl_cached_tokens_total", outcome.cached_tokens),
-            ("pdctl_output_tokens_total", outcome.output_tokens),
-        ):
-            if tokens:
-                self._counters[name].add((known,), tokens)
+            self._request_s.of((shown,)).observe(outcome.e2e_s)
+        if outcome.prompt_tokens:
+            self._prompt_tokens.add((known,), outcome.prompt_tokens)
+        if outcome.cached_tokens:
+            self._cached_tokens.add((known,), outcome.cached_tokens)
+        if outcome.output_tokens:
+            self._output_tokens.add((known,), outcome.output_tokens)
 
     def leg_done(self, leg: str, endpoint: str, result: str) -> None:
         """Count an engine call that ended; `result` is `ok` or a reason slug."""
-        self._counters["pdctl_legs_total"].add((str(leg), endpoint, result))
+        self._legs.add((str(leg), endpoint, result))
 
     def stripped(self, field: str) -> None:
         """Count a guarded field that was taken out of a request."""
@@ -235,7 +245,7 @@ class RouterMetrics(Collector):
 
     def stage(self, name: str, seconds: float) -> None:
         """Count one stage of a request (`queue`, `prefill`, ...)."""
-        self._histograms["pdctl_stage_s"].of((name,)).observe(seconds)
+        self._stage_s.of((name,)).observe(seconds)
 
     def policy_error(self, name: str) -> None:
         """Count a policy that failed and was bypassed."""

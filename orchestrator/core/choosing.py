@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from operator import mul
 from random import Random
 from typing import Generic, TypeVar
@@ -75,7 +75,13 @@ def choose(
     try:
         columns = []
         for asked in profile.scorers:
-            columns.append(_shares(asked.policy.score(request, left, context), left))
+            column = tuple(map(float, asked.policy.score(request, left, context)))
+            if len(column) != len(left):
+                raise ValueError(f"returned {len(column)} scores for {len(left)} candidates")
+            # What is no number compares as neither less nor more, so the sum has to tell.
+            if not (min(column) >= 0.0 and max(column) <= 1.0 and isfinite(sum(column))):
+                raise _no_share(column, left)
+            columns.append(column)
         scored = _scored(profile.scorers, columns, left)
         asked = profile.picker
         chosen = asked.policy.pick(request, scored, context).endpoint
@@ -119,16 +125,10 @@ def _kept(
     return tuple(e for e in left if e.id in ids)
 
 
-def _shares(scores: Sequence[float], left: Sequence[Endpoint]) -> list[float]:
-    """What a scorer returned, once it is one share in 0..1 for each of `left`."""
-    shares = list(map(float, scores))
-    if len(shares) != len(left):
-        raise ValueError(f"returned {len(shares)} scores for {len(left)} candidates")
-    # What is no number compares as neither less nor more, so the sum has to tell.
-    if not (min(shares) >= 0.0 and max(shares) <= 1.0 and math.isfinite(sum(shares))):
-        worst = next((e.id, s) for e, s in zip(left, shares, strict=True) if not 0.0 <= s <= 1.0)
-        raise ValueError(f"the score of {worst[0]}, {worst[1]}, is not a number in 0..1")
-    return shares
+def _no_share(scores: Sequence[float], left: Sequence[Endpoint]) -> ValueError:
+    """What is wrong with scores of which at least one is no share."""
+    worst = next((e.id, s) for e, s in zip(left, scores, strict=True) if not 0.0 <= s <= 1.0)
+    return ValueError(f"the score of {worst[0]}, {worst[1]}, is not a number in 0..1")
 
 
 def _scored(

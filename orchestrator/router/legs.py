@@ -9,7 +9,7 @@ from typing import Protocol
 from orchestrator.engines.base import Handoff, Leg
 from orchestrator.router.replies import Headers
 from orchestrator.router.road import Place
-from orchestrator.router.stream import Stream, Usage, usage
+from orchestrator.router.stream import Stream, Usage, last_int, usage
 from orchestrator.wire.client import Connection
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -145,6 +145,9 @@ class Item:
     def usage(self) -> Usage:
         """The item's tokens: what finished legs told goes before what the client was told."""
         notes = self.machine.notes
+        if self.stream is None and "prompt_tokens" in notes and "cached_tokens" in notes:
+            completion = last_int(self.body, b"completion_tokens")
+            return Usage(notes["prompt_tokens"], completion, notes["cached_tokens"])
         told = usage(self.body) if self.stream is None else self.stream.usage()
         return Usage(
             prompt=notes.get("prompt_tokens", told.prompt),

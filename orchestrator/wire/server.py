@@ -184,7 +184,8 @@ class _Connection(asyncio.Protocol):
             self._deadline_s = self._loop.time() + self._server.limits.idle_timeout_s
         else:
             self._linger()
-        self._server.settled()
+        if self._server.closing:
+            self._server.settled()
 
     def _refuse(self, status: int, message: str) -> None:
         body = self._server.on_bad(status, message)

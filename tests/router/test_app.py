@@ -50,6 +50,14 @@ async def test_what_is_answered_here(make: Make) -> None:
     assert not any(engine.exchanges for engine in rig.engines.values())
 
 
+async def test_a_scheduler_is_told_what_it_heeds_alone(make: Make) -> None:
+    rig = await make(heeds=frozenset({"sent"}))
+    rig.engines["d0"].script = answers(200, completion("x"))
+    await rig.ask("/v1/completions", ASK)
+    await rig.at_rest()
+    assert {e.what for e in rig.scheduler.events} == {"sent"}
+
+
 async def test_models(make: Make) -> None:
     rig = await make()
     rig.fleet.change(d0=replace(rig.fleet.endpoints["d0"], model="org/n", max_model_len=4096))

@@ -38,6 +38,7 @@ from orchestrator.engines.splice import JsonBody
 from orchestrator.errors import BadRequest, LegFailed, NoCapacity, RequestError
 from orchestrator.router.app import RouterApp
 from orchestrator.router.replies import wire_error
+from orchestrator.router.road import PROGRESS
 from orchestrator.topology.plan import Credentials, Limits, Plan, RouterPlan, Timeouts
 from orchestrator.wire.client import Pool
 from orchestrator.wire.server import Exchange, Server, WireLimits, serve
@@ -332,8 +333,9 @@ class Fleet:
 class Told:
     """A scheduler that assigns as told, and checks that every request is finished once per submit."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, heeds: frozenset[str] = PROGRESS) -> None:
         self.route = route
+        self.heeds = heeds
         self.routes: list[Route] = []
         self.reject: Reject | None = None
         self.hold = False
@@ -572,10 +574,15 @@ def router_plan(**changes: Any) -> RouterPlan:
 
 
 async def build(
-    *, adapter: Adapter | None = None, roles: str = "pd", wire: WireLimits | None = None, **router: Any
+    *,
+    adapter: Adapter | None = None,
+    roles: str = "pd",
+    wire: WireLimits | None = None,
+    heeds: frozenset[str] = PROGRESS,
+    **router: Any,
 ) -> Rig:
     """A rig with one engine per letter of `roles`: p, d or u, named p0, d0, u0, p1, ...; `router` changes the
-    plan's router. Requests go to p0 and d0, or to u0."""
+    plan's router, and `heeds` is what its scheduler wants to be told. Requests go to p0 and d0, or to u0."""
     adapter = adapter or Adapter()
     engines: dict[str, Engine] = {}
     kinds = {"p": Role.PREFILL, "d": Role.DECODE, "u": Role.UNIFIED}
@@ -593,7 +600,7 @@ async def build(
         router=router_plan(**router),
     )
     route = Route(decode="d0", prefill="p0") if "p0" in engines else Route(decode="u0")
-    fleet, scheduler, metrics = Fleet(adapter, list(engines.values())), Told(route), Counted()
+    fleet, scheduler, metrics = Fleet(adapter, list(engines.values())), Told(route, heeds), Counted()
     assert plan.router is not None
     pool = Pool(connect_timeout_s=plan.router.timeouts.connect_s)
     app = RouterApp(plan, fleet, scheduler, pool, metrics, SystemClock(), Random(1))
