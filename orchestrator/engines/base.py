@@ -59,6 +59,19 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoders:
+    """The encode instances of a deployment, as told to the instances they work for.
+
+    `urls` are in the plan's order, those of external pools included. `transfer` is how embeddings travel, as
+    the encode pool names it (None: the adapter's default), `options` are that pool's.
+    """
+
+    urls: tuple[str, ...]
+    transfer: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceSpec:
     """All that an adapter needs to render one instance; pure data made by the planner.
 
@@ -95,6 +108,8 @@ class InstanceSpec:
     """Tokens in the model's vocabulary, if they are known."""
     drain_s: float = 30.0
     """How long a stop waits after TERM before KILL."""
+    encoders: Encoders | None = None
+    """Who encodes images for the deployment, if anybody does; None for an encode instance itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +314,8 @@ class Engine(Protocol):
         ...
 
     def load_call(self) -> HttpCall:
-        """The call whose answer `load` reads."""
+        """The call whose answer `load` reads; never made of an encode endpoint, which gets no work from the
+        router."""
         ...
 
     def load(self, body: bytes, facts: Mapping[str, Any], at_s: float) -> Load:

