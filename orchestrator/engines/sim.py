@@ -12,6 +12,8 @@ from orchestrator.engines.base import InstanceSpec, LintContext, PortNeed, Shape
 from orchestrator.engines.hints import COMMON
 from orchestrator.engines.linting import Writer
 from orchestrator.engines.sglang import SGLang
+from orchestrator.engines.sglang.command import has_encoders
+from orchestrator.engines.sglang.media import UNCHECKED
 from orchestrator.engines.vllm import VLLM
 from orchestrator.engines.vllm.command import family, shutdown_timeout_s
 from orchestrator.errors import Problem, TopologyError
@@ -22,6 +24,9 @@ _RULES = frozenset({"pair-mismatch", "unknown-transfer", "prefill-dp", "unroutab
 
 VOCABULARY = 151_936
 """Token ids that the simulator knows, whatever the model is called: `orchestrator.sim.text`'s own."""
+
+_NO_FLAGS = ("dialect", UNCHECKED)
+"""Pool options that are the adapter's, and none of the simulator's flags."""
 
 
 class _Simulated:
@@ -61,8 +66,11 @@ class _Simulated:
         if self.dialect == "vllm":
             own.put("adapter", enable_server_load_tracking=True)
             own.put("plan", shutdown_timeout=shutdown_timeout_s(spec))
-        own.put("pool", **{name: value for name, value in spec.options.items() if name != "dialect"})
-        own.put("credentials", api_key=spec.key)
+        if has_encoders(spec):
+            assert spec.encoders is not None
+            own.put("encoders", encoder_urls=list(spec.encoders.urls))
+        own.put("pool", **{name: value for name, value in spec.options.items() if name not in _NO_FLAGS})
+        own.put("credentials", api_key=None if spec.role is Role.ENCODE else spec.key)
         merged = flags.merge(own, spec.flags, sim_flags.ALIASES)
         start = [
             Word(word, "adapter") for word in ("-P", "-m", "orchestrator.sim", "--dialect", self.dialect)
@@ -85,7 +93,7 @@ class _Simulated:
     def lint(self, context: LintContext) -> Sequence[Problem]:
         """The dialect's rules about pairs, and the simulator's own flags and options."""
         found = REAL[self.dialect].lint(context)
-        own = sim_flags.lint(Writer(context, sim_flags.ALIASES), ("dialect",))
+        own = sim_flags.lint(Writer(context, sim_flags.ALIASES), _NO_FLAGS)
         return [*(problem for problem in found if problem.rule in _RULES), *own]
 
 
@@ -112,8 +120,8 @@ REAL: Mapping[str, base.Engine] = {"sglang": SGLang(), "vllm": VLLM()}
 
 
 def _transfer(dialect: str, spec: InstanceSpec) -> dict[str, str]:
-    """How KV travels, in the simulator's own words; unified instances have none."""
-    if spec.role is Role.UNIFIED:
+    """How KV travels, in the simulator's own words; only those who hand off have it."""
+    if spec.role in (Role.UNIFIED, Role.ENCODE):
         return {}
     if dialect == "sglang":
         return {"transfer": "mooncake_tcp" if spec.transfer == "mooncake_tcp" else "mooncake"}

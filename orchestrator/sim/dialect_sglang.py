@@ -10,7 +10,7 @@ import orjson
 from orchestrator.sim import sglang_deaths, text
 from orchestrator.sim.calls import BadCall, Call, chat_call, completion_call, generate_call
 from orchestrator.sim.dialect import Routes, empty, limits, make_generations, model_card, read_json
-from orchestrator.sim.encode import sglang_routes
+from orchestrator.sim.encode import Encoders, EncoderServer
 from orchestrator.sim.generation import Generation
 from orchestrator.sim.host import Host, answer
 from orchestrator.sim.replies import Failure, Reply, Shape
@@ -79,8 +79,10 @@ class SglangDialect:
             self.routes[("GET", path)] = lambda x: answer(x, 200, orjson.dumps(self._pages.model_info()))
         for path in ("/server_info", "/get_server_info"):
             self.routes[("GET", path)] = self._server_info
-        if options.role == "encode":
-            self.routes = sglang_routes(host)
+        self._encoders = Encoders(host)
+        self._encoder = EncoderServer(host) if options.role == "encode" else None
+        if self._encoder is not None:
+            self.routes = self._encoder.routes
 
     async def start(self) -> None:
         """The bootstrap server is there before the model is loaded."""
@@ -92,14 +94,16 @@ class SglangDialect:
         for side in (self._prefill, self._decode):
             if side is not None:
                 side.close()
+        self._encoders.close()
 
     def ports(self) -> dict[str, int]:
         """The bootstrap port of a prefill engine."""
         return {"bootstrap": self._prefill.bootstrap_port} if self._prefill is not None else {}
 
     def state(self) -> dict[str, Any]:
-        """A prefill engine's rooms."""
-        return {} if self._prefill is None else dict(self._prefill.state())
+        """A prefill engine's rooms; what an encoder has done."""
+        side = self._prefill or self._encoder
+        return {} if side is None else dict(side.state())
 
     def open_to_all(self, path: str) -> bool:
         """Probes and metrics need no key."""
@@ -131,7 +135,7 @@ class SglangDialect:
                     failure = Failure(400, bad.message, "BadRequestError")
                     answer(exchange, 400, orjson.dumps(shape.error(failure, None)))
             else:
-                self._begin(exchange, call, shape)
+                self._encoders.before(exchange, body, lambda: self._begin(exchange, call, shape))
 
         return handle
 

@@ -1,36 +1,128 @@
-"""Encode-only engines: SGLang's encoder server, and vLLM's chat route that answers with embeddings' names."""
+"""Encode-only engines: SGLang's encoder server and who asks it, vLLM's chat route that answers with names."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 
 from orchestrator.sim.dialect import Routes, empty, read_json
+from orchestrator.sim.fetching import post
 from orchestrator.sim.host import Host, answer
+from orchestrator.wire.client import Pool, WireError
 from orchestrator.wire.exchange import Exchange
 
 ENCODE_S = 0.070
 """Seconds a vision tower needs for one image of 1024 x 1024 (measured on Qwen3.5-397B's)."""
 
 
-def sglang_routes(host: Host) -> Routes:
-    """The encoder server: `/encode` answers `null` once the items are encoded and on their way."""
+REQUEST_TIMEOUT_S = 180.0
+"""Default of SGLANG_ENCODER_REQ_TIMEOUT."""
 
-    def encode(exchange: Exchange) -> None:
-        items = read_json(exchange).get("mm_items")
-        count = len(items) if isinstance(items, list) else 1
-        host.later(count * ENCODE_S, lambda: answer(exchange, 200, b"null"))
+_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM")
 
-    def taken(exchange: Exchange) -> None:
+UNREAD = (
+    "    len(req.origin_input_ids)\nTypeError: object of type 'NoneType' has no len()\n"
+    "an encoder gave no embedding"
+)
+"""What ends the scheduler of an engine whose encoder failed."""
+
+
+class EncoderServer:
+    """SGLang's encoder: `/encode` answers `null` once the items are encoded and on their way.
+
+    One that it cannot read is a 400.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._encoded = 0
+        self.routes: Routes = {("GET", "/health"): empty, ("POST", "/encode"): self._encode}
+        for path in ("/send", "/scheduler_receive_meta_data", "/scheduler_receive_url"):
+            self.routes[("POST", path)] = self._taken
+
+    def state(self) -> dict[str, int]:
+        """How many items it has encoded."""
+        return {"encoded": self._encoded}
+
+    def _encode(self, exchange: Exchange) -> None:
+        asked = read_json(exchange)
+        items = asked.get("mm_items")
+        if not isinstance(items, list) or not all(map(_readable, items)):
+            failure = {"status": "error", "message": "cannot identify image", "req_id": asked.get("req_id")}
+            answer(exchange, 400, orjson.dumps(failure))
+            return
+        self._encoded += len(items)
+        self._host.later(len(items) * ENCODE_S, lambda: answer(exchange, 200, b"null"))
+
+    @staticmethod
+    def _taken(exchange: Exchange) -> None:
         read_json(exchange)
         answer(exchange, 200, b"null")
 
-    routes: Routes = {("GET", "/health"): empty, ("POST", "/encode"): encode}
-    for path in ("/send", "/scheduler_receive_meta_data", "/scheduler_receive_url"):
-        routes[("POST", path)] = taken
-    return routes
+
+class Encoders:
+    """The encoders of an engine that computes prompts: each request's images go to one of them.
+
+    As on the real engine, the process does not outlive an encoder that refuses an image or is not there.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._pool = Pool(connect_timeout_s=1.0)
+        self._timeout_s = host.options.env_s("SGLANG_ENCODER_REQ_TIMEOUT", REQUEST_TIMEOUT_S)
+
+    def before(self, exchange: Exchange, body: dict[str, Any], go: Callable[[], None]) -> None:
+        """Call `go` once the images of `body` are encoded; at once if it has none."""
+        items = images(body)
+        if not items or not self._host.options.encoder_urls:
+            go()
+            return
+        self._host.calls += 1
+        self._host.spawn(self._encoded(exchange, items, go))
+
+    def close(self) -> None:
+        """Let go of the encoders."""
+        self._pool.close()
+
+    async def _encoded(self, exchange: Exchange, items: list[str], go: Callable[[], None]) -> None:
+        host = self._host
+        url = host.rng.choice(host.options.encoder_urls)
+        asked = {
+            "encoder_idx": 0, "encoder_url": url, "mm_items": items, "num_parts": 1, "part_idx": 0,
+            "req_id": f"{host.hexid()}_local_part_0", "modality": "IMAGE", "prefill_host": host.options.host,
+            "embedding_port": None, "time_stats_json": None,
+        }  # fmt: skip
+        where = urlsplit(url)
+        try:
+            status, _ = await post(
+                self._pool, where.hostname or "", where.port or 80, "/encode", orjson.dumps(asked),
+                host.clock.real_s(self._timeout_s),
+            )  # fmt: skip
+        except (WireError, TimeoutError):
+            status = 0
+        host.calls -= 1
+        if status != 200:
+            host.die(UNREAD)
+        elif not exchange.closed:
+            go()
+
+
+def _readable(item: object) -> bool:
+    """Whether an item is an image; what is behind a link is taken to be one."""
+    if not isinstance(item, str):
+        return False
+    if item.startswith(("http://", "https://")):
+        return True
+    try:
+        data = base64.b64decode(item.rpartition(",")[2], validate=True)
+    except ValueError:
+        return False
+    return data.startswith(_SIGNATURES)
 
 
 def images(body: dict[str, Any]) -> list[str]:

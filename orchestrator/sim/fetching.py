@@ -33,8 +33,23 @@ class _Whole:
 
 async def get(pool: Pool, host: str, port: int, path: str, timeout_s: float) -> tuple[int, bytes]:
     """GET a small answer: (status, body). Raises WireError, TimeoutError."""
+    return await _ask(pool, host, port, "GET", path, b"", timeout_s)
+
+
+async def post(
+    pool: Pool, host: str, port: int, path: str, body: bytes, timeout_s: float
+) -> tuple[int, bytes]:
+    """POST JSON and read a small answer: (status, body). Raises WireError, TimeoutError."""
+    return await _ask(pool, host, port, "POST", path, body, timeout_s)
+
+
+async def _ask(
+    pool: Pool, host: str, port: int, method: str, path: str, body: bytes, timeout_s: float
+) -> tuple[int, bytes]:
     async with asyncio.timeout(timeout_s):
         connection = await pool.acquire(host, port, 1.0)
         sink = _Whole()
-        connection.send(request_head("GET", path, f"{host}:{port}", (), 0), (), sink)
+        headers = (("content-type", "application/json"),) if body else ()
+        head = request_head(method, path, f"{host}:{port}", headers, len(body))
+        connection.send(head, (body,) if body else (), sink)
         return await sink.future

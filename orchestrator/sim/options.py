@@ -55,6 +55,7 @@ class SimOptions:
     load_delay_s: float = 0.0
     shutdown_timeout_s: float = 0.0
     drain_poll_s: float = 0.2
+    encoder_urls: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
     def env_s(self, name: str, default: float) -> float:
@@ -165,6 +166,12 @@ def _transfer_flags(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--optimistic-prefill", action="store_true",
                    help="SGLang: prefill before the decode side has been heard of")  # fmt: skip
+    p.add_argument(
+        "--encoder-urls",
+        nargs="*",
+        default=[],
+        help="SGLang: encode-only engines that this one, computing prompts, has images encoded by",
+    )
 
 
 def _size_flags(p: argparse.ArgumentParser) -> None:
@@ -220,6 +227,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> SimOption
         side_port = int(env.get("VLLM_NIXL_SIDE_CHANNEL_PORT", "0"))
     side_host = a.side_channel_host or env.get("VLLM_NIXL_SIDE_CHANNEL_HOST") or a.host
     bootstrap = a.bootstrap_port or int(env.get("VLLM_MOONCAKE_BOOTSTRAP_PORT", "0"))
+    if a.encoder_urls and (dialect != "sglang" or a.role not in ("prefill", "unified")):
+        p.error("--encoder-urls: only sglang has them, where it computes prompts")
     return SimOptions(
         dialect=dialect, role=a.role, host=a.host, port=a.port,
         served_model_name=a.served_model_name or a.model_path, model_path=a.model_path,
@@ -233,7 +242,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> SimOption
         lease_s=a.lease_s, optimistic_prefill=a.optimistic_prefill,
         recompute=a.kv_load_failure_policy == "recompute", api_key=a.api_key, cache_report=a.cache_report,
         load_tracking=a.load_tracking, faults=a.faults, load_delay_s=a.load_delay_s,
-        shutdown_timeout_s=a.shutdown_timeout_s, drain_poll_s=a.drain_poll_s, env=dict(env),
+        shutdown_timeout_s=a.shutdown_timeout_s, drain_poll_s=a.drain_poll_s,
+        encoder_urls=tuple(a.encoder_urls), env=dict(env),
     )  # fmt: skip
 
 
