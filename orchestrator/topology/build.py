@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.core.address import http_url, split_http_url
 from orchestrator.core.types import Role
-from orchestrator.engines.base import InstanceSpec, Setting, Word
+from orchestrator.engines.base import Encoders, InstanceSpec, Setting, Word
 from orchestrator.errors import Problem, TopologyError
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.layout import Layout, lay_out, shape_of
@@ -28,7 +28,8 @@ def build(inputs: Inputs) -> Plan:
     problems = [*layout.problems, *lint(inputs)]
     if layout.problems:
         raise TopologyError(_errors(problems))
-    specs = {part.name: _specs(inputs, part, layout) for part in inputs.parts}
+    encoders = _encoders(inputs, layout)
+    specs = {part.name: _specs(inputs, part, layout, encoders) for part in inputs.parts}
     problems += lint_engines(inputs, specs)
     instances: list[InstancePlan] = []
     for part in inputs.parts:
@@ -70,7 +71,34 @@ def _seed(inputs: Inputs) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _specs(inputs: Inputs, part: Part, layout: Layout) -> tuple[InstanceSpec, ...]:
+def _encoders(inputs: Inputs, layout: Layout) -> dict[str, Encoders]:
+    """The encode instances by the protocol they speak; those of several pools together."""
+    addresses = {n.name: n.address for n in inputs.topology.hosts}
+    found: dict[str, Encoders] = {}
+    for part in inputs.parts:
+        if part.pool.role is not Role.ENCODE or not part.pool.size:
+            continue
+        if part.pool.external is not None:
+            urls = [http_url(*split_http_url(external.url)) for external in part.pool.external]
+        else:
+            names = [name for _, name in part.instances()]
+            urls = [http_url(addresses[layout.seats[n].node], layout.ports[n]["http"]) for n in names]
+        known = found.setdefault(part.dialect, Encoders((), part.transfer, dict(part.pool.options)))
+        found[part.dialect] = replace(known, urls=(*known.urls, *urls))
+    return found
+
+
+def _specs(
+    inputs: Inputs, part: Part, layout: Layout, encoders: Mapping[str, Encoders]
+) -> tuple[InstanceSpec, ...]:
+    made = _unaided(inputs, part, layout)
+    if part.pool.role is Role.ENCODE:
+        return made
+    return tuple(replace(spec, encoders=encoders.get(part.dialect)) for spec in made)
+
+
+def _unaided(inputs: Inputs, part: Part, layout: Layout) -> tuple[InstanceSpec, ...]:
+    """The specs of a pool, but for who encodes for it."""
     nodes = {n.name: n for n in inputs.topology.hosts}
     made = []
     for index, name in part.instances():

@@ -70,9 +70,15 @@ def roles(inputs: Inputs) -> Iterator[Problem]:
                 hint=f"add a pool with `role: {there.value}`, or make this one `role: unified`",
                 rule="roles",
             )
-    if _populated(inputs, Role.ENCODE) and not _populated(inputs, Role.PREFILL, Role.UNIFIED):
-        part = _populated(inputs, Role.ENCODE)[0]
-        yield inputs.source.problem(part.place, "encoders, but nothing to encode for", rule="roles")
+    served = {part.dialect for part in _populated(inputs, Role.PREFILL, Role.UNIFIED)}
+    for part in _populated(inputs, Role.ENCODE):
+        if part.dialect not in served:
+            yield inputs.source.problem(
+                part.place,
+                f"encoders, but no prefill or unified instance of {part.dialect} to encode for",
+                hint="add a pool with `role: prefill` or `role: unified` of that engine",
+                rule="roles",
+            )
     if not any(part.pool.size for part in inputs.parts):
         yield inputs.source.problem(("pools",), "no pool has an instance", rule="roles")
 

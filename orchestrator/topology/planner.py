@@ -134,7 +134,7 @@ def _follow_pool(found: Draft, led: _Found, finder: Finder, name: str, pool: Poo
         led.problems += [_at(found, (*place, "engine"), p) for p in error.problems]
         return
     try:
-        led.adapters[name] = adapter.bind(pool.options)
+        led.adapters[name] = adapter = adapter.bind(pool.options)
     except TopologyError as error:
         for problem in error.problems:
             below = (*place, "options", *(problem.field.split(".") if problem.field else ()))
@@ -142,7 +142,8 @@ def _follow_pool(found: Draft, led: _Found, finder: Finder, name: str, pool: Poo
     if pool.role not in adapter.roles:
         can = ", ".join(role.value for role in Role if role in adapter.roles)
         message = f"engine {pool.engine} has no role {pool.role.value!r} here; it has {can}"
-        led.problems.append(found.source.problem((*place, "role"), message))
+        why = getattr(adapter, "lacks", {}).get(pool.role)
+        led.problems.append(found.source.problem((*place, "role"), message, hint=why))
     if pool.external is not None:
         led.profiles[name] = LaunchProfile()
         return

@@ -117,7 +117,9 @@ class Pool(Strict):
         None, min_length=1, description="Node and GPUs of each instance, in order, instead of `nodes`."
     )
     transfer: Text | None = Field(
-        None, description="KV transfer backend or connector, as the engine names it. Default: the adapter's."
+        None,
+        description="KV transfer backend or connector, as the engine names it; of encoders, how embeddings "
+        "travel. Default: the adapter's.",
     )
     flags: Flags = Field(
         default_factory=dict,

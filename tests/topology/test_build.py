@@ -268,3 +268,45 @@ def test_what_an_adapter_renders_is_no_fact_of_an_external_engine(site) -> None:
 def test_a_small_range_of_ports_says_what_is_needed(site, pair: str) -> None:
     told = site.told(pair + "nodes: [{name: local, ports: 30000-30003}]\n")
     assert "need 8 ports, the range 30000-30003 has 4 [ports]" in told[0]
+
+
+EPD = """\
+name: epd
+model: {path: m, vocab_size: 9}
+nodes: [{name: a, address: 10.0.0.1, gpus: 4}, {name: b, address: 10.0.0.2, gpus: 4}]
+pools:
+  e: {role: encode, engine: sglang, instances: 2, pin: [{node: a}, {node: b}], transfer: zmq_to_tokenizer}
+  x: {role: encode, engine: sglang, external: [{url: 'http://10.0.0.9:7'}], transfer: zmq_to_tokenizer}
+  p: {role: prefill, engine: sglang, instances: 2}
+  d: {role: decode, engine: sglang}
+  f: {role: unified, engine: ./fake_engine.py:Fake}
+"""
+
+
+def test_who_computes_prompts_is_told_of_every_encoder_of_its_engine(site) -> None:
+    plan = site.plan(EPD)
+    urls = "--encoder-urls http://10.0.0.1:20000 http://10.0.0.2:20010 http://10.0.0.9:7 "
+    ports = set()
+    for name in ("p-0", "p-1"):
+        assert urls in site.argv(plan, name)
+        assert "--encoder-transfer-backend zmq_to_tokenizer" in site.argv(plan, name)
+        ports.add(f"--encoder-bootstrap-port {plan.instance(name).ports['encoder-bootstrap']} ")
+        assert any(port in site.argv(plan, name) for port in ports)
+    assert len(ports) == 2  # on one host, two servers would want one port
+    assert not any("encoder" in site.argv(plan, name) for name in ("d-0", "f-0"))
+    assert "--encoder-only" in site.argv(plan, "e-0")
+
+
+def test_another_encoder_makes_another_prefill_and_nothing_else(site) -> None:
+    fewer, more = site.plan(EPD, "pools.e.instances=1", "pools.e.pin=[{node: a}]"), site.plan(EPD)
+    changed = {i.name for i in fewer.instances if i.digest != more.instance(i.name).digest}
+    assert changed == {"p-0", "p-1"}
+    text = EPD.replace("  e: {", "  e: {options: {unchecked_media: true}, ").replace("  x: {", "  # {")
+    assert [i.facts.get("media") for i in site.plan(text).instances] == [
+        None,
+        None,
+        "any",
+        "any",
+        "any",
+        None,
+    ]

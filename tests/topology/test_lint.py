@@ -23,6 +23,30 @@ def test_a_lonely_half_is_refused(site, role: str, other: str) -> None:
     ]
 
 
+ENCODE = """\
+name: x
+model: {path: m, vocab_size: 9}
+pools:
+  e: {role: encode, engine: sim, instances: 2}
+  p: {role: prefill, engine: sim}
+  d: {role: decode, engine: sim}
+"""
+
+
+def test_encoders_need_someone_of_their_engine_to_encode_for(site) -> None:
+    (site.folder / "sim.yaml").write_text("description: Sim.\ngpus: false\n")
+    text = ENCODE.replace("engine: sim", "engine: sim, profile: ./sim.yaml")
+    assert len(site.plan(text).instances) == 4
+    others = [f"pools.{pool}.options.dialect=vllm" for pool in "pd"]
+    alone = ["pools.p.instances=0", "pools.d.instances=0"]
+    for told in (site.told(text, *others), site.told(text, *alone)):
+        assert told == [
+            "t.yaml:4: pools.e: encoders, but no prefill or unified instance of sglang to encode for [roles] "
+            "(add a pool with `role: prefill` or `role: unified` of that engine)"
+        ]
+    assert site.plan(text, "pools.e.instances=0").instances
+
+
 def test_empty_pools_count_for_nothing(site, pair: str) -> None:
     assert "none for decode to hand off with" in site.told(pair, "pools.decode.instances=0")[0]
     assert (
@@ -112,7 +136,7 @@ def test_an_engine_that_unknown_tokens_end_wants_the_vocabulary_known(site) -> N
     assert site.plan(OTHERS.replace("engine: sglang", "engine: vllm")).warnings == ()
 
 
-NODES = "nodes: [{name: a, address: 10.0.0.1}, {name: b, address: 10.0.0.2}]\n"
+HOSTS = "nodes: [{name: a, address: 10.0.0.1}, {name: b, address: 10.0.0.2}]\n"
 
 
 def test_nodes_on_several_hosts_are_warned_of(site, pair: str) -> None:

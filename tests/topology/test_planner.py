@@ -42,6 +42,14 @@ def test_a_role_that_the_engine_has_not(site, pair: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sim, options: {dialect: vllm}"])
+def test_encoders_of_vllm_are_refused_with_the_reason(site, pair: str, engine: str) -> None:
+    site.profile("sim/default", "description: Sim.\ngpus: false\n")
+    text = pair.replace("decode, engine: ./fake_engine.py:Fake", f"encode, engine: {engine}")
+    (told,) = site.told(text)
+    assert "has no role 'encode' here; it has prefill, decode, unified (not supported yet: a vLLM" in told
+
+
 def test_options_that_an_adapter_refuses(site, pair: str) -> None:
     text = pair.replace(
         "decode, engine: ./fake_engine.py:Fake", "decode, engine: sim,\n    options: {dialect: trt}"
