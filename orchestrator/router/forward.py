@@ -126,7 +126,9 @@ class Unit:
     # -- what the calls tell
 
     def streamed(self, call: Call, stream: Stream, events: bytes) -> None:
-        """Pass events on; a failure that came with them follows."""
+        """Pass events on; a failure or the final mark that came with them follows."""
+        if self._items[call.item].done:
+            return
         if events:
             now_s = self._road.clock.now_s()
             if call.last_s is None:
@@ -144,21 +146,22 @@ class Unit:
         elif stream.engine_error is not None:
             told = stream.engine_error
             self._end(call, call.place.engine.map_error(told.status, told.body))
+        elif stream.done:
+            # Clients hang up at this mark, before the engine has ended its body: nothing is missing then.
+            self._settle(call, stream)
 
     def stream_ended(self, call: Call, stream: Stream) -> None:
         """The relayed stream is over: complete, or cut short without saying so."""
         if stream.failed:
             return
-        complete = stream.done or (stream.begun and self._record.kind not in NEEDS_DONE)
-        if not complete:
-            message = f"{leg_name(call.leg)}: the engine ended its stream before it was complete"
-            self._end(call, LegFailed(message, reason="stream-truncated"))
-            return
-        if stream.ended_badly():
-            # The client has been told by the finish reason; the books should say so too.
-            self._record.end, self._record.reason = End.BROKEN, "engine-aborted"
-        self._items[call.item].stream = stream
-        self._complete(call)
+        if not self._items[call.item].done:
+            if not stream.begun or self._record.kind in NEEDS_DONE:
+                message = f"{leg_name(call.leg)}: the engine ended its stream before it was complete"
+                self._end(call, LegFailed(message, reason="stream-truncated"))
+                return
+            self._settle(call, stream)
+        self._drop(call, "ok")
+        self._nudge()
 
     def answered(self, call: Call, body: bytes) -> None:
         """A gathered answer is whole: the client's, an error, or a step of the hand-off."""
@@ -187,6 +190,10 @@ class Unit:
 
     def dropped(self, call: Call, error: Exception) -> None:
         """The connection failed under a leg, or its answer cannot be used."""
+        if self._items[call.item].done and call.leg.relay:
+            self._drop(call, "ok")
+            self._nudge()
+            return
         reason = error.reason if isinstance(error, WireError) else "bad-answer"
         self._road.trouble(call.leg.endpoint, error)
         if isinstance(error, WireError) and error.progress is Progress.NOTHING_SENT:
@@ -239,16 +246,24 @@ class Unit:
     def _relay(self, call: Call, body: bytes) -> None:
         self._answer.whole(call.item, call.status, call.headers, body)
         self._items[call.item].body = body
+        self._drop(call, "ok")
+        self._complete(call)
+
+    def _settle(self, call: Call, stream: Stream) -> None:
+        """A relayed stream has brought all that it has."""
+        if stream.ended_badly():
+            # The client has been told by the finish reason; the books should say so too.
+            self._record.end, self._record.reason = End.BROKEN, "engine-aborted"
+        self._items[call.item].stream = stream
         self._complete(call)
 
     def _complete(self, call: Call) -> None:
-        """The relayed leg of an item has ended well; the client's answer ends with the last of them."""
+        """The client has all of an item; its answer ends with the last of them."""
         item = self._items[call.item]
         if not item.begun:
             item.begun = True
             self._tell_begun(call.leg, self._road.clock.now_s())
         item.done = True
-        self._drop(call, "ok")
         if len(self._items) > 1 and not all(one.done for one in self._items):
             return
         try:

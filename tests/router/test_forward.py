@@ -538,6 +538,29 @@ async def gone(rig: Rig) -> None:
     assert outcome(rig).reason == "client-left"
 
 
+async def test_a_client_that_leaves_at_the_final_mark_has_everything(make: Make) -> None:
+    """SDKs close at `[DONE]`, before the engine has ended its body."""
+    rig = await make()
+
+    left = asyncio.Event()
+
+    async def ends_late(exchange: Exchange) -> None:
+        exchange.start(200, ((b"content-type", b"text/event-stream"),))
+        exchange.write(event("a") + usage_event(11, 22) + DONE)
+        await left.wait()
+        exchange.end()
+
+    rig.engines["d0"].script = ends_late
+    reply = await rig.ask("/v1/completions", STREAM)
+    assert reply.whole
+    assert not rig.metrics.done
+    left.set()
+    await rig.at_rest()
+    assert outcome(rig).end is End.COMPLETED
+    assert outcome(rig).output_tokens == 22
+    assert ("decode", "d0", "ok") in rig.metrics.legs
+
+
 async def test_case_15_the_client_leaves_while_queued(make: Make) -> None:
     rig = await make()
     rig.scheduler.hold = True
