@@ -186,13 +186,13 @@ def test_the_router_is_killed(deploy: Deploy, references: dict[str, httpx.Client
 
 def test_a_crash_loop_ends_with_what_to_look_at(deploy: Deploy) -> None:
     bad = sim("prefill", max_restarts=1)
-    bad["options"]["no-such-flag"] = True
+    bad["options"]["faults"] = "--unreadable"  # the plan cannot know what a script's text must be
     made = deploy({**pools(), "bad": bad})
     up = made.pdctl("up", "--detach")
     assert (up.returncode, up.stdout) == (3, "")
     assert "bad-0: FATAL after 1 restarts: exited with code 2 before it was ready" in up.stderr
     assert f"log: {made.state.log('bad-0')}" in up.stderr
-    assert "unrecognized arguments: --no-such-flag" in up.stderr
+    assert "argument --faults: expected one argument" in up.stderr
     assert "check the pool's flags against its version" in up.stderr
     assert "Traceback" not in up.stderr
     states = {name: one["state"] for name, one in made.ps().items()}
