@@ -190,7 +190,7 @@ def test_a_crash_loop_ends_with_what_to_look_at(deploy: Deploy) -> None:
     made = deploy({**pools(), "bad": bad})
     up = made.pdctl("up", "--detach")
     assert (up.returncode, up.stdout) == (3, "")
-    assert "bad-0: FATAL after 1 restarts: exited with code 2 before it was ready" in up.stderr
+    assert "bad-0: FATAL after 1 restart: exited with code 2 before it was ready" in up.stderr
     assert f"log: {made.state.log('bad-0')}" in up.stderr
     assert "argument --faults: expected one argument" in up.stderr
     assert "check the pool's flags against its version" in up.stderr
