@@ -15,7 +15,7 @@ from orchestrator.core.address import join_host_port, split_http_url
 from orchestrator.core.contracts import Scheduler
 from orchestrator.core.types import End, Endpoint, Outcome, PathKind, Snapshot
 from orchestrator.engines.base import HttpCall
-from orchestrator.errors import NoCapacity, NotServed, RequestError, WrongMethod
+from orchestrator.errors import NoCapacity, NotServed, RequestError, TooLarge, WrongMethod
 from orchestrator.router import dispatch, local, replies, road
 from orchestrator.router.ask import TooLong, ask
 from orchestrator.router.desk import Desk
@@ -26,6 +26,7 @@ from orchestrator.router.settings import Settings
 from orchestrator.topology.plan import Plan
 from orchestrator.wire.client import Pool, WireError
 from orchestrator.wire.exchange import Exchange
+from orchestrator.wire.server import Refusal
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +158,16 @@ class RouterApp:
                 self._metrics.request_done(outcome, "other", "")
         else:
             exchange.respond(200, body, (*identity, *replies.JSON))
+
+    def refuse(self, status: int, message: str) -> Refusal:
+        """Refuse what never became a request: too large, malformed, or too slow to arrive."""
+        request_id, reason = self._dispatch.new_id(), replies.wire_reason(status)
+        self._metrics.request_done(Outcome(request_id, End.REFUSED, status, reason), "other", "")
+        # A limit that is too low is found in the log; noise from strangers is not to fill it.
+        level = logging.INFO if status == TooLarge.http_status else logging.DEBUG
+        log.log(level, "refused", extra={"request_id": request_id, "status": status, "why": message})
+        answer = replies.wire_error(status, message)
+        return answer._replace(headers=(*replies.identity(request_id, None), *answer.headers))
 
     def _ended(self, life: asyncio.Task[None]) -> None:
         self._lives.discard(life)

@@ -8,6 +8,7 @@ from math import ceil
 import orjson
 
 from orchestrator.errors import RequestError, Unauthorized, WrongMethod
+from orchestrator.wire.server import Refusal
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -41,10 +42,16 @@ def body(message: str, kind: str, reason: str, param: str | None = None) -> byte
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": reason}})
 
 
-def wire_error(status: int, message: str) -> bytes:
-    """The body of a refusal below HTTP semantics, for `wire.server.serve`."""
+def wire_error(status: int, message: str) -> Refusal:
+    """A refusal below HTTP semantics, for `wire.server.serve`."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    return body(message, kind, WIRE_REASONS.get(status, "bad-request"))
+    reason = wire_reason(status)
+    return Refusal(body(message, kind, reason), (*JSON, (b"x-pdctl-reason", reason.encode())))
+
+
+def wire_reason(status: int) -> str:
+    """The slug of a refusal below HTTP semantics."""
+    return WIRE_REASONS.get(status, "bad-request")
 
 
 def error_body(error: RequestError) -> bytes:

@@ -34,7 +34,7 @@ from orchestrator.router.scrape import Prober
 from orchestrator.router.settings import wire_limits
 from orchestrator.topology.plan import Plan, RouterPlan
 from orchestrator.wire.client import Pool
-from orchestrator.wire.server import Handler, Server, WireLimits, serve
+from orchestrator.wire.server import Handler, OnBad, Server, WireLimits, serve
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +133,13 @@ class Router:
         small = WireLimits(max_body_bytes=ADMIN_BODY_BYTES)
         if self._socket is not None:
             await self._listen_unix(self._socket, small)
-        admin = await self._listen("admin", self.admin.handle, router.admin_host, router.admin_port, small)
-        self._client_server = await self._listen("client", self.app.handle, router.host, router.port, limits)
+        admin = await self._listen(
+            "admin", self.admin.handle, wire_error, router.admin_host, router.admin_port, small
+        )
+        app = self.app
+        self._client_server = await self._listen(
+            "client", app.handle, app.refuse, router.host, router.port, limits
+        )
         self._prober.sync()
         self._tick_lag(None)
         log.info(
@@ -242,9 +247,11 @@ class Router:
         if times is not None:
             log.error("in-flight accounting is off", extra={"why": error.message, "times": times})
 
-    async def _listen(self, what: str, handler: Handler, host: str, port: int, limits: WireLimits) -> Server:
+    async def _listen(
+        self, what: str, handler: Handler, on_bad: OnBad, host: str, port: int, limits: WireLimits
+    ) -> Server:
         try:
-            server = await serve(handler, host=host, port=port, limits=limits, on_bad=wire_error)
+            server = await serve(handler, host=host, port=port, limits=limits, on_bad=on_bad)
         except OSError as error:
             await self.close()
             raise _not_bound(what, host, port, error) from error

@@ -9,20 +9,30 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import cast
+from typing import NamedTuple, cast
 
-from orchestrator.wire.exchange import Exchange, status_line
+from orchestrator.wire.exchange import Exchange, Headers, status_line
 from orchestrator.wire.reader import Refused, RequestReader
 
-__all__ = ["Exchange", "Handler", "OnBad", "Server", "WireLimits", "serve"]
+__all__ = ["Exchange", "Handler", "OnBad", "Refusal", "Server", "WireLimits", "serve"]
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Exchange], None]
 """Called once a request is whole; answers at once, or later from callbacks or a task of its own."""
 
-OnBad = Callable[[int, str], bytes]
-"""Makes the JSON body of a refusal at the protocol level from its status and message."""
+_JSON = ((b"content-type", b"application/json"),)
+
+
+class Refusal(NamedTuple):
+    """What a request that is refused at the protocol level is answered with."""
+
+    body: bytes
+    headers: Headers = _JSON
+
+
+OnBad = Callable[[int, str], Refusal]
+"""Makes a refusal from its status and message."""
 
 WRITE_HIGH_WATER = 256 * 1024
 """Bytes queued for one client before it counts as slow."""
@@ -32,8 +42,6 @@ LINGER_S = 2.0
 
 CLOSING_PERIOD_S = 0.05
 """How often a closing server looks whether the last answers have been taken."""
-
-_JSON = ((b"content-type", b"application/json"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +61,10 @@ class WireLimits:
     stall_timeout_s: float = 120.0
 
 
-def plain_refusal(status: int, message: str) -> bytes:
-    """The default body of a refusal: `{"error": {"message", "code"}}`; `message` is our own plain text."""
+def plain_refusal(status: int, message: str) -> Refusal:
+    """The default: `{"error": {"message", "code"}}`; `message` is our own plain text."""
     text = message.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{{"error":{{"message":"{text}","code":{status}}}}}'.encode()
+    return Refusal(f'{{"error":{{"message":"{text}","code":{status}}}}}'.encode())
 
 
 class _Connection(asyncio.Protocol):
@@ -165,7 +173,7 @@ class _Connection(asyncio.Protocol):
             if exchange.started:
                 exchange.abort()
             else:
-                exchange.respond(500, server.on_bad(500, "internal error"), _JSON)
+                exchange.respond(500, *server.on_bad(500, "internal error"))
 
     def send(self, data: bytes) -> None:
         """Queue bytes for the client; dropped when it is gone."""
@@ -188,10 +196,15 @@ class _Connection(asyncio.Protocol):
             self._server.settled()
 
     def _refuse(self, status: int, message: str) -> None:
-        body = self._server.on_bad(status, message)
+        body, headers = self._server.on_bad(status, message)
         self.send(
-            b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-            % (status_line(status), len(body), b"" if self._reader.method == "HEAD" else body)
+            b"%b%bcontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (
+                status_line(status),
+                b"".join([b"%b: %b\r\n" % header for header in headers]),
+                len(body),
+                b"" if self._reader.method == "HEAD" else body,
+            )
         )
         self._linger()
 

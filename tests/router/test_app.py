@@ -196,7 +196,7 @@ def test_error_bodies_have_the_openai_shape() -> None:
     assert b"retry-after" not in dict(replies.error_headers(error))
     assert dict(replies.error_headers(Overloaded("x", retry_after_s=3.2)))[b"retry-after"] == b"4"
     assert dict(replies.error_headers(Unauthorized("x")))[b"www-authenticate"] == b"Bearer"
-    assert replies.wire_error(413, "big") == (
+    assert replies.wire_error(413, "big").body == (
         b'{"error":{"message":"big","type":"invalid_request_error","param":null,"code":"too-large"}}'
     )
 

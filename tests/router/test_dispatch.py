@@ -207,6 +207,9 @@ async def test_case_28_a_body_over_the_limit_is_told_the_limit(make: Make) -> No
     reply = await rig.ask(PATH, {**ASK, "prompt": "a" * 2000})
     assert (reply.status, reply.error["code"]) == (413, "too-large")
     assert "1000 bytes" in reply.error["message"]
+    assert reply.headers["x-pdctl-reason"] == "too-large"
+    counted, _, _ = rig.metrics.done[-1]
+    assert (counted.request_id, counted.http_status) == (reply.headers["x-pdctl-request-id"], 413)
 
 
 async def test_a_model_need_not_be_named_where_there_is_one(make: Make) -> None:

@@ -37,7 +37,6 @@ from orchestrator.engines.base import (
 from orchestrator.engines.splice import JsonBody
 from orchestrator.errors import BadRequest, LegFailed, NoCapacity, RequestError
 from orchestrator.router.app import RouterApp
-from orchestrator.router.replies import wire_error
 from orchestrator.router.road import PROGRESS
 from orchestrator.topology.plan import Credentials, Limits, Plan, RouterPlan, Timeouts
 from orchestrator.wire.client import Pool
@@ -604,5 +603,5 @@ async def build(
     assert plan.router is not None
     pool = Pool(connect_timeout_s=plan.router.timeouts.connect_s)
     app = RouterApp(plan, fleet, scheduler, pool, metrics, SystemClock(), Random(1))
-    server = await serve(app.handle, host="127.0.0.1", port=0, limits=wire or WireLimits(), on_bad=wire_error)
+    server = await serve(app.handle, host="127.0.0.1", port=0, limits=wire or WireLimits(), on_bad=app.refuse)
     return Rig(app, server, pool, fleet, scheduler, metrics, engines, adapter, plan)

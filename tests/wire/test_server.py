@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.wire.server import Exchange, Handler, Server, WireLimits, serve
+from orchestrator.wire.server import Exchange, Handler, Refusal, Server, WireLimits, serve
 
 GUARD_S = 20.0
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -201,8 +201,8 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("status", "raw"), REFUSALS)
 async def test_refusals_have_a_body_and_close(status: int, raw: bytes) -> None:
-    def on_bad(code: int, message: str) -> bytes:
-        return b"bad:%d:%b" % (code, message.encode())
+    def on_bad(code: int, message: str) -> Refusal:
+        return Refusal(b"bad:%d:%b" % (code, message.encode()), ((b"x-why", b"bad"),))
 
     limits = WireLimits(max_body_bytes=1000, max_header_bytes=4096)
     server = await serve(echo, host="127.0.0.1", port=0, limits=limits, on_bad=on_bad)
@@ -210,6 +210,7 @@ async def test_refusals_have_a_body_and_close(status: int, raw: bytes) -> None:
     await server.drained(0.0)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
     assert b"connection: close\r\n" in answer
+    assert b"\r\nx-why: bad\r\n" in answer
     assert b"bad:%d:" % status in answer
 
 
