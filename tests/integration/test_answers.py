@@ -115,4 +115,4 @@ def test_all_take_part_and_nothing_is_left(fleet: Fleet) -> None:
     for name in fleet.deployment.engines():
         series = f'pdctl_legs_total{{endpoint="{name}",leg="{name.partition("-")[0]}",result="ok"}}'
         assert after[series] > before.get(series, 0)
-    fleet.deployment.at_rest()
+    fleet.deployment.at_rest(well=True)

@@ -101,7 +101,7 @@ def test_the_controller_dies_and_the_next_adopts(deploy: Deploy, references: dic
     assert after["prefill-1"] not in (None, before["prefill-1"])
     assert {**after, "prefill-1": 0} == {**before, "prefill-1": 0}
     right(made, references)
-    made.at_rest()
+    made.at_rest(well=True)
 
 
 def test_nothing_outlives_down_after_the_controller_died(deploy: Deploy) -> None:
@@ -126,7 +126,7 @@ def test_one_decode_more_and_one_less(deploy: Deploy, references: dict[str, http
         assert two.items() > one.items()
         assert two.keys() - one.keys() == {"decode-1"}
         right(made, references)
-    made.at_rest()
+    made.at_rest(well=True)
     with streams(made, "decode-0", "decode-1"):
         # The file says one, as it did all along.
         down_to_one = made.start("up", "--detach")
@@ -136,7 +136,7 @@ def test_one_decode_more_and_one_less(deploy: Deploy, references: dict[str, http
     assert made.pids() == one
     eventually(lambda: made.endpoints().keys() == {"prefill-0", "decode-0"})
     right(made, references)
-    made.at_rest()
+    made.at_rest(well=True)
 
 
 def test_an_edited_file_changes_what_it_names(deploy: Deploy, references: dict[str, httpx.Client]) -> None:

@@ -25,6 +25,7 @@ from orchestrator.launch import report
 from orchestrator.launch.paths import StateDir, controller_pid
 from orchestrator.launch.process import Identity, Mark, Table, send
 from orchestrator.launch.status import InstanceStatus
+from orchestrator.router.forward import LATE_LEG_S
 
 PDCTL = Path(sys.executable).with_name("pdctl")
 MODEL = "demo"
@@ -63,9 +64,11 @@ def free_ports(count: int) -> int:
         return first
 
 
-def eventually(holds: Callable[[], object], why: Callable[[], object] = lambda: "") -> None:
+def eventually(
+    holds: Callable[[], object], why: Callable[[], object] = lambda: "", within_s: float = GUARD_S
+) -> None:
     """Wait until `holds()` is true; fail with `why()` when that never comes."""
-    give_up_s = time.monotonic() + GUARD_S
+    give_up_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < give_up_s, why()
         time.sleep(0.02)
@@ -248,9 +251,12 @@ class Deployment:
         found = self.endpoints()
         return found.keys() >= set(names) and all(found[name]["ready"] for name in names)
 
-    def at_rest(self) -> None:
-        """Wait until neither an engine nor the router has anything left to do; fail if that never comes."""
-        eventually(lambda: not self.unrest(), self.unrest)
+    def at_rest(self, *, well: bool = False) -> None:
+        """Wait until neither an engine nor the router has anything left to do; fail if that never comes.
+
+        `well`: nothing has failed, so that nothing may have to be given up for it.
+        """
+        eventually(lambda: not self.unrest(), self.unrest, 0.8 * LATE_LEG_S if well else GUARD_S)
 
     def unrest(self) -> dict[str, Any]:
         """What still runs or is still held, by whom."""

@@ -1,0 +1,54 @@
+"""`scripts/quickstart`, as whoever has just cloned the project runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from deployment import GUARD_S, free_ports
+
+from orchestrator.launch.process import MARK, Table, environment
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+
+
+def of_quickstart(tmp_path: Path) -> list[int]:
+    """Processes of a deployment that inherited our temporary folder."""
+    found = []
+    for pid in Table.take().stats:
+        env = environment(pid)
+        if MARK in env and env.get("TMPDIR") == str(tmp_path):
+            found.append(pid)
+    return found
+
+
+def test_it_streams_a_completion_and_leaves_nothing(tmp_path: Path) -> None:
+    port = free_ports(2)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PDCTL_")}
+    done = subprocess.run(
+        [ROOT / "scripts" / "quickstart", "--port", str(port)],
+        env={**env, "TMPDIR": str(tmp_path), "COLUMNS": "120"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=GUARD_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"http://127.0.0.1:{port}" in done.stdout
+    told = re.search(
+        r"^< (.+)\n\n(\d+) pieces, the first after (\d+) ms, all after (\d+) ms$", done.stdout, re.M
+    )
+    assert told, done.stdout
+    assert len(told[1]) > 100
+    assert int(told[2]) > 10, "in pieces, not at once"
+    assert int(told[3]) < int(told[4])
+    shown = [line.split()[:4] for line in done.stdout.splitlines() if "READY" in line]
+    assert [row[0] for row in shown] == ["prefill-0", "prefill-1", "decode-0", "decode-1", "router"]
+    assert "all stopped" in done.stderr
+    assert of_quickstart(tmp_path) == []
