@@ -9,7 +9,8 @@ from asks import Ask, ask_for, chat, completion, generate, post, read, tokens
 from families import EXAMPLES
 from pair import Pair
 
-OUT_OF_VOCABULARY = ([1, 99_999], [2_048], [1, -5], [[5, 6], [7, 2_048]])
+OUT_OF_VOCABULARY = ([1, 99_999], [2_048], [1, -5])
+ONE_OF_TWO = [[5, 6], [7, 2_048]]
 
 STRIPPED: dict[str, dict[str, Any]] = {
     "host-without-room": {"bootstrap_host": "127.0.0.1"},
@@ -34,8 +35,8 @@ XARGS: tuple[dict[str, Any], ...] = (
 
 REFUSED: dict[str, dict[str, list[Ask]]] = {
     "sglang": {
-        "token-ids": [completion(bad) for bad in OUT_OF_VOCABULARY]
-        + [generate(tokens(5)).having(input_ids=bad) for bad in OUT_OF_VOCABULARY]
+        "token-ids": [completion(bad) for bad in (*OUT_OF_VOCABULARY, ONE_OF_TWO)]
+        + [generate(tokens(5)).having(input_ids=bad) for bad in (*OUT_OF_VOCABULARY, ONE_OF_TWO)]
         + [
             chat("hello", input_ids=[1, 99_999]),
             completion(tokens(5), stop_token_ids=[99_999], min_tokens=5),
@@ -98,6 +99,7 @@ def test_a_guarded_header_never_arrives(pair: Pair) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(("pair", "kind"), KINDS, indirect=["pair"])
 def test_what_ends_an_engine_is_refused(pair: Pair, kind: str, stream: bool) -> None:
+    pair.wait_until_idle()
     for ask in REFUSED[pair.family.engine][kind]:
         response = post(pair.client, ask.having(stream=stream))
         assert response.status_code == 400, f"{ask.body}: {response.status_code} {response.text[:500]}"
