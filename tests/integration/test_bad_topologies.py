@@ -72,13 +72,14 @@ def test_every_finding_has_its_place(deploy: Callable[..., Deployment], name: st
     made = deploy()
     text, expected = BAD[name]
     made.file.write_text(text)
-    for command in (("check",), ("up", "--detach")):
-        done = made.pdctl(*command)
-        assert done.returncode == 2, done.stderr
-        assert not [piece for piece in expected if piece not in done.stderr], done.stderr
-        assert "Traceback" not in done.stderr
+    done = made.pdctl("check")
+    assert done.returncode == 2, done.stderr
+    assert not [piece for piece in expected if piece not in done.stderr], done.stderr
+    assert "Traceback" not in done.stderr
+    if name in ("not YAML", "several at once", "one role alone"):
+        up = made.pdctl("up", "--detach")
+        assert (up.returncode, up.stdout, up.stderr) == (2, "", done.stderr)
     assert not made.state.root.exists()
-    made.write()  # so that it can be taken down
 
 
 def test_what_is_set_has_its_place_too(deploy: Callable[..., Deployment]) -> None:
@@ -97,7 +98,6 @@ def test_what_is_set_has_its_place_too(deploy: Callable[..., Deployment]) -> Non
 def test_no_file(deploy: Callable[..., Deployment]) -> None:
     made = deploy()
     made.file.unlink()
-    for command in ("check", "plan", "up", "ps", "logs", "route"):
+    for command in ("check", "up", "ps"):
         done = made.pdctl(command)
         assert (done.returncode, done.stderr.strip()) == (2, f"{made.file}: no such file")
-    made.write()

@@ -25,12 +25,16 @@ from orchestrator.launch.paths import controller_pid
 pytestmark = pytest.mark.integration
 
 Deploy = Callable[..., Deployment]
-SLOW = 50
-"""Makes a decode step 30 ms: a stream of TOKENS outlasts whatever is done meanwhile, until this ends."""
+SLOW = 200
+"""Makes a decode step 120 ms: a stream of TOKENS outlasts whatever is done meanwhile, until this ends."""
 
 TOKENS = 1500
 WIDE = 410
 """Ports enough for two pools to keep theirs when one grows."""
+
+
+IN_TURN = {"profile": "round-robin"}
+DECODES = ("decode-0", "decode-1")
 
 
 def pools(prefill: int = 1, decode: int = 1) -> dict[str, Any]:
@@ -41,18 +45,25 @@ def long(prompt: str = "hello") -> dict[str, Any]:
     return {**limited(COMPLETION, {"prompt": prompt}, TOKENS), "ignore_eos": True}
 
 
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Two of each role and a controller; every test leaves it as it was."""
+    folder = tmp_path_factory.mktemp("steady")
+    with Deployment(folder, pools(prefill=2, decode=2), ports=WIDE, scheduling=IN_TURN) as made:
+        yield made.up()
+
+
 @contextmanager
-def streams(made: Deployment, *decodes: str) -> Iterator[list[Callable[[], str]]]:
-    """One stream on each of these decode instances, which goes on until the context is left; then each,
-    called, gives its whole text."""
+def streams(made: Deployment, *decodes: str) -> Iterator[None]:
+    """One stream on each of these decode instances, which get them in turn: they go on for as long as the
+    context is open, and are whole at its end."""
     with ExitStack() as slow, ExitStack() as stack:
         for name in decodes:
             slow.enter_context(made.fault(name, "slow", factor=SLOW))
-        # Equal work goes to whoever has less.
         flows = [stack.enter_context(flowing(made.client, long())) for _ in decodes]
         for name in decodes:
             made.at_work(name)
-        yield [flow.result for flow in flows]
+        yield
         assert not any(flow.done() for flow in flows)
         slow.close()
         texts = {flow.result(GUARD_S) for flow in flows}
@@ -85,23 +96,90 @@ def kill_controller(made: Deployment) -> None:
     eventually(lambda: controller_pid(made.state) is None)
 
 
-def test_the_controller_dies_and_the_next_adopts(deploy: Deploy, references: dict[str, httpx.Client]) -> None:
+def test_the_controller_dies_and_the_next_adopts(
+    steady: Deployment, references: dict[str, httpx.Client]
+) -> None:
     """Case 43: what runs serves on; the next `up` starts what is missing, and nothing else."""
-    made = deploy(pools(prefill=2)).up()
-    before = made.pids()
-    with streams(made, "decode-0"):
-        kill_controller(made)
-        right(made, references)
-        alone = made.pdctl("ps")
-        assert alone.stdout.count("READY") == 4
+    before = steady.pids()
+    with streams(steady, *DECODES):
+        kill_controller(steady)
+        right(steady, references)
+        alone = steady.pdctl("ps")
+        assert alone.stdout.count("READY") == 5
         assert "no controller runs" in alone.stderr
         kill(before["prefill-1"])
-        made.up()
-        after = made.pids()
+        steady.up()
+        after = steady.pids()
     assert after["prefill-1"] not in (None, before["prefill-1"])
     assert {**after, "prefill-1": 0} == {**before, "prefill-1": 0}
-    right(made, references)
-    made.at_rest(well=True)
+    right(steady, references)
+    steady.at_rest(well=True)
+
+
+def test_one_decode_more_and_one_less(steady: Deployment, references: dict[str, httpx.Client]) -> None:
+    """Only what differs is started or stopped, streams go on; what is removed is drained (case 42)."""
+    two = steady.pids()
+    with streams(steady, *DECODES):
+        steady.up("--set", "pools.decode.instances=3")
+        three = steady.pids()
+        assert three.items() > two.items()
+        assert three.keys() - two.keys() == {"decode-2"}
+        right(steady, references)
+    steady.at_rest(well=True)
+    with streams(steady, *DECODES, "decode-2"):
+        # The file says two, as it did all along.
+        down_to_two = steady.start("up", "--detach")
+        eventually(lambda: steady.endpoints()["decode-2"]["gated"])
+        meanwhile(steady)
+    ended_well(down_to_two)
+    assert steady.pids() == two
+    eventually(lambda: steady.endpoints().keys() == two.keys() - {"router"})
+    right(steady, references)
+    steady.at_rest(well=True)
+
+
+def test_an_edited_file_changes_what_it_names(
+    steady: Deployment, references: dict[str, httpx.Client]
+) -> None:
+    """An option of one pool and a time-out of the router: the pool is replaced, the rest is not."""
+    before = steady.pids()
+    steady.topology["pools"]["prefill"]["options"]["max-running"] = 8
+    steady.topology["router"]["timeouts"] = {"total": "30m"}
+    steady.write()
+    steady.up()
+    after = steady.pids()
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"prefill-0", "prefill-1"}
+    right(steady, references)
+    steady.up()
+    assert steady.pids() == after
+
+
+def test_restarting_one_instance(steady: Deployment, references: dict[str, httpx.Client]) -> None:
+    before = steady.status()
+    assert steady.pdctl("restart", "prefill-0").returncode == 0
+    with streams(steady, *DECODES):
+        restart = steady.start("restart", "decode-0")
+        eventually(lambda: steady.endpoints()["decode-0"]["gated"])
+        meanwhile(steady)
+    ended_well(restart)
+    after = steady.status()
+    fresh = {name for name in before if before[name].pid != after[name].pid}
+    assert fresh == {"prefill-0", "decode-0"}
+    for name in fresh:
+        assert after[name].incarnation == before[name].incarnation + 1
+        assert after[name].restarts == before[name].restarts, "asked for, so none of those that count"
+    right(steady, references)
+
+
+def test_the_router_is_killed(steady: Deployment, references: dict[str, httpx.Client]) -> None:
+    before = steady.pids()
+    kill(before["router"])
+    eventually(lambda: steady.pids()["router"] not in (None, before["router"]))
+    eventually(lambda: steady.status()["router"].state is State.READY)
+    after = steady.pids()
+    assert {**after, "router": 0} == {**before, "router": 0}
+    right(steady, references)
 
 
 def test_nothing_outlives_down_after_the_controller_died(deploy: Deploy) -> None:
@@ -114,74 +192,6 @@ def test_nothing_outlives_down_after_the_controller_died(deploy: Deploy) -> None
     assert not made.marked()
     assert controller_pid(made.state) is None
     assert refuses(made)
-
-
-def test_one_decode_more_and_one_less(deploy: Deploy, references: dict[str, httpx.Client]) -> None:
-    """Only what differs is started or stopped, streams go on; what is removed is drained (case 42)."""
-    made = deploy(pools(), ports=WIDE).up()
-    one = made.pids()
-    with streams(made, "decode-0"):
-        made.up("--set", "pools.decode.instances=2")
-        two = made.pids()
-        assert two.items() > one.items()
-        assert two.keys() - one.keys() == {"decode-1"}
-        right(made, references)
-    made.at_rest(well=True)
-    with streams(made, "decode-0", "decode-1"):
-        # The file says one, as it did all along.
-        down_to_one = made.start("up", "--detach")
-        eventually(lambda: made.endpoints()["decode-1"]["gated"])
-        meanwhile(made)
-    ended_well(down_to_one)
-    assert made.pids() == one
-    eventually(lambda: made.endpoints().keys() == {"prefill-0", "decode-0"})
-    right(made, references)
-    made.at_rest(well=True)
-
-
-def test_an_edited_file_changes_what_it_names(deploy: Deploy, references: dict[str, httpx.Client]) -> None:
-    """A flag of one pool and a time-out of the router: two processes are new, a setting is reloaded."""
-    made = deploy(pools(decode=2), ports=WIDE).up()
-    before = made.pids()
-    made.topology["pools"]["prefill"]["options"]["max-running"] = 8
-    made.topology["router"]["timeouts"] = {"total": "30m"}
-    made.write()
-    made.up()
-    after = made.pids()
-    assert {name for name in before if before[name] != after[name]} <= {"prefill-0", "router"}
-    assert after["prefill-0"] != before["prefill-0"]
-    right(made, references)
-    again = made.pids()
-    made.up()
-    assert made.pids() == again
-
-
-def test_restarting_one_instance(deploy: Deploy, references: dict[str, httpx.Client]) -> None:
-    made = deploy(pools(prefill=2, decode=2)).up()
-    before = made.status()
-    assert made.pdctl("restart", "prefill-0").returncode == 0
-    with streams(made, "decode-0", "decode-1"):
-        restart = made.start("restart", "decode-0")
-        eventually(lambda: made.endpoints()["decode-0"]["gated"])
-        meanwhile(made)
-    ended_well(restart)
-    after = made.status()
-    fresh = {name for name in before if before[name].pid != after[name].pid}
-    assert fresh == {"prefill-0", "decode-0"}
-    assert {after[name].incarnation for name in fresh} == {2}
-    assert {after[name].restarts for name in fresh} == {0}, "asked for, so none of those that count"
-    right(made, references)
-
-
-def test_the_router_is_killed(deploy: Deploy, references: dict[str, httpx.Client]) -> None:
-    made = deploy().up()
-    before = made.pids()
-    kill(before["router"])
-    eventually(lambda: made.pids()["router"] not in (None, before["router"]))
-    eventually(lambda: made.status()["router"].state is State.READY)
-    after = made.pids()
-    assert {**after, "router": 0} == {**before, "router": 0}
-    right(made, references)
 
 
 def test_a_crash_loop_ends_with_what_to_look_at(deploy: Deploy) -> None:

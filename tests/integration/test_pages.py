@@ -22,7 +22,7 @@ MAX_BODY = 64 * 1024
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A pair with a short context and small bodies."""
-    options = {"max-model-len": CONTEXT}
+    options: dict[str, Any] = {"max-model-len": CONTEXT}
     pools = {role: sim(role, **options) for role in ("prefill", "decode")}
     folder: Path = tmp_path_factory.mktemp("small")
     with Deployment(folder, pools, router={"limits": {"max_body": "64KiB"}}) as made:

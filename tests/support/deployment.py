@@ -280,14 +280,13 @@ class Deployment:
     def close(self) -> None:
         """`down`, then whatever it left is killed, which is a failure."""
         self.client.close()
-        done = self.pdctl("down", "--force")
+        told = self.pdctl("down", "--force").stderr if self.state.root.exists() else ""
         left, controller = self.marked(), controller_pid(self.state)
         for identity in left:
             send(identity, signal.SIGKILL)
         if controller:
             os.kill(controller, signal.SIGKILL)
-        assert done.returncode == 0, done.stderr
-        assert not left, f"left: {left}"
+        assert not left, f"left: {left}, by {told}"
         assert controller is None, "the controller lives on"
 
     def __enter__(self) -> Self:
