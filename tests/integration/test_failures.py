@@ -23,7 +23,7 @@ from deployment import FLEETS, GIVE_UP, GUARD_S, MODEL, Deployment, Fleet, event
 
 pytestmark = pytest.mark.integration
 
-TIMEOUTS = {"prefill": "2s", "first_token": "2s", "inter_token": "2s", "total": "6s"}
+TIMEOUTS = {"prefill": "2s", "first_token": "2s", "inter_token": "2s", "total": "5s"}
 SLOW = 50
 """Makes a decode step of the simulated engine 30 ms and more: a stream that can be met in the middle."""
 
