@@ -17,14 +17,10 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 
 
-def of_quickstart(tmp_path: Path) -> list[int]:
-    """Processes of a deployment that inherited our temporary folder."""
-    found = []
-    for pid in Table.take().stats:
-        env = environment(pid)
-        if MARK in env and env.get("TMPDIR") == str(tmp_path):
-            found.append(pid)
-    return found
+def inheriting(folder: Path) -> dict[int, str]:
+    """Processes that were started with this temporary folder: engines, router and controller inherit it."""
+    found = {pid: environment(pid) for pid in Table.take().stats}
+    return {pid: env.get(MARK, "?") for pid, env in found.items() if env.get("TMPDIR") == str(folder)}
 
 
 def test_it_streams_a_completion_and_leaves_nothing(tmp_path: Path) -> None:
@@ -51,4 +47,4 @@ def test_it_streams_a_completion_and_leaves_nothing(tmp_path: Path) -> None:
     shown = [line.split()[:4] for line in done.stdout.splitlines() if "READY" in line]
     assert [row[0] for row in shown] == ["prefill-0", "prefill-1", "decode-0", "decode-1", "router"]
     assert "all stopped" in done.stderr
-    assert of_quickstart(tmp_path) == []
+    assert inheriting(tmp_path) == {}
