@@ -63,7 +63,9 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
-        parts = [p for p in (where, self.field) if p]
+        # `--set a.b` has named the field already.
+        field = None if self.field and where.endswith(f" {self.field}") else self.field
+        parts = [p for p in (where, field) if p]
         text = f"{': '.join(parts)}: {self.message}" if parts else self.message
         if self.rule:
             text += f" [{self.rule}]"

@@ -85,7 +85,7 @@ def test_every_finding_has_its_place(deploy: Callable[..., Deployment], name: st
 def test_what_is_set_has_its_place_too(deploy: Callable[..., Deployment]) -> None:
     made = deploy()
     for override, said in (
-        ("pools.decode.instances=two", "pools.decode.instances: should be a whole number"),
+        ("pools.decode.instances=two", "--set pools.decode.instances: should be a whole number"),
         ("pools.decod.instances=2", "pools.decod"),
         ("nonsense", "--set nonsense: is not of the form a.b=value"),
     ):

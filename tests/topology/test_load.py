@@ -50,10 +50,10 @@ def test_set_reaches_into_lists(site) -> None:
         ("seed=[1", "--set seed: the value is not valid YAML"),
         (
             "pools.prefill.instances=x",
-            "--set pools.prefill.instances: pools.prefill.instances: should be a whole",
+            "--set pools.prefill.instances: should be a whole",
         ),
         ("pools.prefil.instances=2", "--set pools.prefil.instances: there is no pool 'prefil'"),
-        ("nmae=2", "--set nmae: nmae: unknown field (did you mean 'name'?)"),
+        ("nmae=2", "--set nmae: unknown field (did you mean 'name'?)"),
     ],
 )
 def test_a_bad_override_is_named(site, pair: str, override: str, expected: str) -> None:

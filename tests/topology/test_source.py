@@ -124,7 +124,7 @@ def test_origins_name_file_and_line() -> None:
     assert source.origin(("a", "b")) == "t.yaml:2"
     source.overridden[("a", "b")] = "a.b"
     assert source.origin(("a", "b")) == "--set"
-    assert str(source.problem(("a", "b"), "is wrong")) == "--set a.b: a.b: is wrong"
+    assert str(source.problem(("a", "b"), "is wrong")) == "--set a.b: is wrong"
     assert dotted(("x", 0, "y")) == "x.0.y"
 
 
