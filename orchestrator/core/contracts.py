@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import ClassVar, Protocol, runtime_checkable
 
 from orchestrator.core.frozen import frozen
+from orchestrator.core.prediction import Predictor
+from orchestrator.core.slo import SloClass
 from orchestrator.core.types import (
     Choice,
     Endpoint,
     LegEvent,
     Outcome,
+    Prediction,
     RequestView,
     Role,
     Route,
@@ -23,11 +27,20 @@ from orchestrator.core.types import (
 
 @frozen(frozen=True, slots=True)
 class Assign:
-    """The scheduler's yes: `route` for the request, and why (one Choice per role)."""
+    """The scheduler's yes: `route` for the request, and why (one Choice per role).
+
+    `provisional`: the route's decode side is only a guess yet. The prefill leg starts at once, and when it is
+    done the `Bind` that names the decode side follows, at once or later (or a `Spent`).
+    `explain` makes `why` where that costs too much to be made for every request; asked once at most, before
+    the scheduler is called again.
+    """
 
     request_id: str
     route: Route
     why: tuple[Choice, ...] = ()
+    provisional: bool = False
+    predicted: Prediction | None = None
+    explain: Callable[[], tuple[Choice, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +52,39 @@ class Reject:
     message: str
     http_status: int = 429
     retry_after_s: float | None = None
+    predicted: Prediction | None = None
 
 
-Decision = Assign | Reject
+@frozen(frozen=True, slots=True)
+class Bind:
+    """The decode side of a request whose Assign was provisional: its prefill is done, decode may start."""
+
+    request_id: str
+    route: Route
+    explain: Callable[[], tuple[Choice, ...]] | None = None
+
+
+@frozen(frozen=True, slots=True)
+class Spent:
+    """No decode side took a finished prefill in time, and its KV will not be kept any longer.
+
+    The shell drops the hand-off, ends the attempt with `finish`, and submits the request again.
+    """
+
+    request_id: str
+    reason: str = "handoff-expired"
+
+
+@frozen(frozen=True, slots=True)
+class Poll:
+    """Read this endpoint's load at once and `observe` it: a prefill there should be over by now."""
+
+    endpoint: str
+    request_id: str = ""
+    """Always empty: it is for no request."""
+
+
+Decision = Assign | Reject | Bind | Spent | Poll
 
 
 class Scheduler(Protocol):
@@ -81,12 +124,50 @@ class Scheduler(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Waiting:
+    """A request in the router's queue. Times are on the router's monotonic clock.
+
+    `work_s` is its least remaining uncached prefill over the endpoints that may compute it, refreshed when
+    cache contents change. `first_token_by_s` is its deadline (inf: none), `latest_start_s` when its prefill
+    must start at the latest to make it.
+    """
+
+    request: RequestView
+    arrived_s: float
+    work_s: float
+    first_token_by_s: float
+    latest_start_s: float
+
+
+@runtime_checkable
+class Order(Protocol):
+    """Sorts the queue of requests that can still be on time (late mode)."""
+
+    def key(self, waiting: Waiting) -> float:
+        """The lowest goes first; asked when a request is queued and when its `work_s` has changed."""
+        ...
+
+
+@runtime_checkable
+class PlannedOrder(Order, Protocol):
+    """An order that looks at the whole queue before each dispatch; `key` only breaks its ties."""
+
+    def plan(self, queue: Sequence[Waiting], now_s: float, endpoints: int) -> Sequence[Waiting]:
+        """`queue` (sorted by `key`) as it should be served by so many endpoints; a subset may be returned."""
+        ...
+
+
 class PrefixReader(Protocol):
     """What a policy may ask the prefix index."""
 
     def cached_blocks(self, endpoint_id: str, block_hashes: Sequence[int]) -> int:
         """How many leading blocks of the prompt `endpoint_id` is believed to hold."""
         ...
+
+
+def _no_wait(endpoint_id: str) -> float:
+    return 0.0
 
 
 @frozen(frozen=True, slots=True)
@@ -105,6 +186,14 @@ class Context:
     prefill: Endpoint | None = None
     block_tokens: int = 128
     extra: Mapping[str, object] = field(default_factory=dict)
+    predictor: Predictor | None = None
+    """None where the router runs without one."""
+    slo: SloClass | None = None
+    """The request's class, if it has one."""
+    first_token_by_s: float = inf
+    """When its first token is due."""
+    wait_s: Callable[[str], float] = _no_wait
+    """Predicted seconds until the endpoint has computed the prompts it was given."""
 
 
 @runtime_checkable

@@ -83,6 +83,24 @@ class Load:
     kv_total_tokens: int | None = None
     incarnation: str = ""
     progress: float | None = None
+    prefilling: int | None = None
+    """Requests whose prompt is computed or waits to be; one whose KV is only being passed on is none."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """What a predictor may learn from, each only growing within one life, under the names of `COUNTERS`."""
+
+
+COUNTERS: Mapping[str, str] = {
+    "prefill_tokens": "uncached prompt tokens computed",
+    "prefill_busy_s": "seconds spent computing them",
+    "cached_tokens": "prompt tokens found in the prefix cache",
+    "prompt_tokens": "prompt tokens in all",
+    "decode_steps": "decode steps made",
+    "decode_batch": "sequences in them, summed over steps",
+    "decode_s": "seconds they took",
+    "decode_batch2": "sequences squared, summed over steps",
+    "decode_batch_s": "sequences times seconds, summed over steps",
+}
+"""Names of `Load.counters` and what each counts. An adapter gives those that its engine tells."""
 
 
 @frozen(frozen=True, slots=True)
@@ -192,7 +210,10 @@ class Scored:
 
 @frozen(frozen=True, slots=True)
 class Choice:
-    """Why one role's endpoint was chosen: who was filtered by what, the scores, the runner-up."""
+    """Why one role's endpoint was chosen: who was filtered by what, the scores, the runner-up.
+
+    `unit` is that of the totals: `share`, of which the highest wins, or `seconds`, a cost: the lowest.
+    """
 
     role: Role
     chosen: str
@@ -200,6 +221,32 @@ class Choice:
     scored: tuple[Scored, ...]
     filtered: Mapping[str, str] = field(default_factory=dict)
     fallbacks: tuple[str, ...] = ()
+    unit: str = "share"
+
+
+@frozen(frozen=True, slots=True)
+class Prediction:
+    """What was predicted for a request at one moment, in seconds.
+
+    `ttft_s` is the median from arrival to the first token: the time already waited and the stages to come
+    (`wait_s` for the endpoint to be free, `prefill_s`, `handoff_s` for exposed transfer and first token).
+    `tail_s` is the same at `quantile`. `itl_s` is the decode step with the request in its batch.
+    """
+
+    at_s: float
+    waited_s: float
+    wait_s: float
+    prefill_s: float
+    handoff_s: float
+    tail_s: float
+    quantile: float
+    itl_s: float
+    cached_tokens: int = 0
+
+    @property
+    def ttft_s(self) -> float:
+        """Median time from arrival to first token."""
+        return self.waited_s + self.wait_s + self.prefill_s + self.handoff_s
 
 
 @frozen(frozen=True, slots=True)

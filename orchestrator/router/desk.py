@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Sequence
 
 from orchestrator.clock import Clock
-from orchestrator.core.contracts import Assign, Decision, Scheduler
+from orchestrator.core.contracts import Assign, Decision, Reject, Scheduler
 from orchestrator.core.types import LegEvent, Outcome, RequestView, Snapshot
 from orchestrator.errors import NoCapacity, Overloaded, RequestError
 
 
 def refusal(decision: Decision) -> RequestError | None:
-    """The error that a Reject becomes; None for an Assign."""
-    if isinstance(decision, Assign):
+    """The error that a Reject becomes; None for any other decision."""
+    if not isinstance(decision, Reject):
         return None
     kind = NoCapacity if decision.http_status == NoCapacity.http_status else Overloaded
     return kind(decision.message, reason=decision.reason, retry_after_s=decision.retry_after_s)
