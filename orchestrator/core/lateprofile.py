@@ -27,7 +27,8 @@ class LateSettings:
       and a step), behind work of at most `hand_ahead_work_s`; 0: only on its end.
     - `unit_tokens`: short prompts of up to so many uncached tokens together go as one unit.
     - `on_time_quantile`: a request is taken to be on time while its prediction at this quantile is.
-    - `wait_for_warm`: a request may wait for a busy endpoint that holds its prefix, if that is predicted better.
+    - `wait_for_warm`: a request may wait for a busy endpoint that holds its prefix, where that is predicted
+      to be better.
     - `batch_reserve`: free endpoints that batch leaves to interactive requests.
     - `max_queue`: requests that may wait; more are refused (`queue-full`).
     - `overcommit`: how much of a decode endpoint's KV memory may be promised, as a share of it.
