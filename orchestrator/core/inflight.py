@@ -43,6 +43,19 @@ class Work:
     holding: str | None
 
 
+@dataclass(slots=True)
+class Sums:
+    """What is in flight at one endpoint, changed in place; see `core.types.Inflight`."""
+
+    requests: int = 0
+    prefill_tokens: int = 0
+    kv_tokens: int = 0
+
+    def frozen(self) -> Inflight:
+        """As it is now."""
+        return Inflight(self.requests, self.prefill_tokens, self.kv_tokens)
+
+
 class Ledger:
     """In-flight work by endpoint. Every way a request may go through the router is counted here or nowhere.
 
@@ -52,7 +65,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._work: dict[str, Work] = {}
-        self._sums: dict[str, Inflight] = {}
+        self._sums: dict[str, Sums] = {}
         self._given: dict[str, Endpoint] = {}
         self._views: dict[str, Endpoint] = {}
         self._stale: set[str] = set()
@@ -65,12 +78,20 @@ class Ledger:
         """Whether the request was started and has not finished."""
         return request_id in self._work
 
-    def start(self, request: RequestView, route: Route, now_s: float, cached_tokens: int = 0) -> Work:
+    def start(
+        self,
+        request: RequestView,
+        route: Route,
+        now_s: float,
+        cached_tokens: int = 0,
+        kv_tokens: int | None = None,
+    ) -> Work:
         """Count `request` against the endpoints of `route`.
 
         A leg counts as one request where it runs. The prompt's uncached tokens are prefill work of the
         prefill (or unified) endpoint; its KV is held there until handed over, and with the expected
-        output on the decode (or unified) one. Raises AccountingError if it is in flight already.
+        output on the decode (or unified) one (`kv_tokens` in all; None: `expected_kv_tokens`).
+        Raises AccountingError if it is in flight already.
         """
         if request.id in self._work:
             raise AccountingError(f"request {request.id} was started twice")
@@ -81,7 +102,7 @@ class Ledger:
             started_s=now_s,
             prefill_tokens=max(0, prompt - cached_tokens),
             prompt_tokens=prompt,
-            kv_tokens=expected_kv_tokens(request),
+            kv_tokens=expected_kv_tokens(request) if kv_tokens is None else kv_tokens,
             computing=computing,
             holding=route.prefill,
         )
@@ -102,6 +123,14 @@ class Ledger:
         Raises AccountingError if the request is not in flight.
         """
         self._computed(self._get(request_id))
+
+    def rebind(self, request_id: str, route: Route) -> None:
+        """The decode side is `route.decode` from now on. Raises AccountingError if it is not in flight."""
+        work = self._get(request_id)
+        if route.decode != work.route.decode:
+            self._add(work.route.decode, -1, 0, -work.kv_tokens)
+            self._add(route.decode, 1, 0, work.kv_tokens)
+        work.route = route
 
     def handed_over(self, request_id: str) -> None:
         """The decode side has the KV, so the prompt is computed and prefill holds nothing of it.
@@ -125,7 +154,12 @@ class Ledger:
 
     def inflight(self, endpoint_id: str) -> Inflight:
         """What is in flight at one endpoint."""
-        return self._sums.get(endpoint_id, _NOTHING)
+        sums = self._sums.get(endpoint_id)
+        return _NOTHING if sums is None else sums.frozen()
+
+    def sums(self, endpoint_id: str) -> Sums:
+        """The same without a copy: to be read at once, and never changed."""
+        return self._sums.get(endpoint_id, _NO_SUMS)
 
     def observe(self, endpoints: Iterable[Endpoint]) -> None:
         """Take the endpoints as they are now; work in flight at one that left is still counted.
@@ -177,18 +211,19 @@ class Ledger:
 
     def _add(self, endpoint_id: str, requests: int, prefill_tokens: int, kv_tokens: int) -> None:
         """The only place where a sum changes; one at zero is forgotten."""
-        old = self._sums.get(endpoint_id, _NOTHING)
-        requests += old.requests
-        prefill_tokens += old.prefill_tokens
-        kv_tokens += old.kv_tokens
-        if requests or prefill_tokens or kv_tokens:
-            self._sums[endpoint_id] = Inflight(requests, prefill_tokens, kv_tokens)
-        else:
-            self._sums.pop(endpoint_id, None)
+        sums = self._sums.get(endpoint_id)
+        if sums is None:
+            sums = self._sums[endpoint_id] = Sums()
+        sums.requests += requests
+        sums.prefill_tokens += prefill_tokens
+        sums.kv_tokens += kv_tokens
+        if not (sums.requests or sums.prefill_tokens or sums.kv_tokens):
+            del self._sums[endpoint_id]
         self._stale.add(endpoint_id)
 
 
 _NOTHING = Inflight()
+_NO_SUMS = Sums()
 _GIVEN = [f.name for f in fields(Endpoint) if f.init]
 _given_values = attrgetter(*_GIVEN)
 _AT = _GIVEN.index("inflight")
