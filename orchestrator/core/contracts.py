@@ -170,6 +170,10 @@ def _no_wait(endpoint_id: str) -> float:
     return 0.0
 
 
+def _no_limit(endpoint_id: str) -> float:
+    return inf
+
+
 @frozen(frozen=True, slots=True)
 class Context:
     """What a policy is given beside the request and the candidates.
@@ -194,6 +198,8 @@ class Context:
     """When its first token is due."""
     wait_s: Callable[[str], float] = _no_wait
     """Predicted seconds until the endpoint has computed the prompts it was given."""
+    step_limit_s: Callable[[str], float] = _no_limit
+    """The strictest gap promised to a request that the endpoint decodes now; inf: none."""
 
 
 @runtime_checkable

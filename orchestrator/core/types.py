@@ -140,6 +140,9 @@ class Endpoint:
     facts: Mapping[str, Any] = field(default_factory=dict)
     inflight_at_load: Inflight = Inflight()
     """What was in flight when `load` was read: what came and went since is the difference to `inflight`."""
+    ready_since_s: float | None = None
+    """When it last became ready (router's monotonic clock), as it does anew with each incarnation; None:
+    not known, or not ready."""
 
     requests: int = field(init=False, compare=False, default=0)
     """Requests there now: those last reported, corrected by what the router gave and saw end since.

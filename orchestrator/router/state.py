@@ -79,6 +79,7 @@ class State:
                 load=self.load,
                 labels=plan.labels,
                 facts=MappingProxyType(facts),
+                ready_since_s=self.since_s if self.ready else None,
             )
         return self._view
 
