@@ -10,7 +10,7 @@ from orchestrator.router import merge, replies
 from orchestrator.router.stream import DONE, Usage
 from orchestrator.wire.exchange import Exchange
 
-EVENT_STREAM: replies.Headers = ((b"content-type", b"text/event-stream; charset=utf-8"),)
+EVENT_STREAM = replies.lines(((b"content-type", b"text/event-stream; charset=utf-8"),))
 
 
 class Answer(Protocol):
@@ -36,21 +36,24 @@ class Answer(Protocol):
 
 
 class Single:
-    """One item: its bytes go through untouched."""
+    """One item: its bytes go through untouched. `identity` are the header lines that name the request."""
 
-    def __init__(self, exchange: Exchange, identity: replies.Headers) -> None:
+    __slots__ = ("_identity", "exchange")
+
+    def __init__(self, exchange: Exchange, identity: bytes) -> None:
         self.exchange = exchange
         self._identity = identity
 
     def events(self, item: int, headers: replies.Headers, data: bytes) -> None:
         """Pass the events on."""
-        if not self.exchange.started:
-            self.exchange.start(200, (*self._identity, *replies.passed(headers)))
-        self.exchange.write(data)
+        exchange = self.exchange
+        if not exchange.started:
+            exchange.start(200, lines=self._identity + replies.passed(headers))
+        exchange.write(data)
 
     def whole(self, item: int, status: int, headers: replies.Headers, body: bytes) -> None:
         """Pass the body on."""
-        self.exchange.respond(status, body, (*self._identity, *replies.passed(headers)))
+        self.exchange.respond(status, body, lines=self._identity + replies.passed(headers))
 
     def end(self) -> None:
         """End the stream, if it was one."""
@@ -65,9 +68,7 @@ class Single:
 class Merged:
     """Several items of one request that was split: one stream or one body, indexed by item."""
 
-    def __init__(
-        self, exchange: Exchange, identity: replies.Headers, kind: PathKind, items: int, samples: int
-    ) -> None:
+    def __init__(self, exchange: Exchange, identity: bytes, kind: PathKind, items: int, samples: int) -> None:
         self.exchange = exchange
         self._identity = identity
         self._kind = kind
@@ -81,7 +82,7 @@ class Merged:
         if not out:
             return
         if not self.exchange.started:
-            self.exchange.start(200, (*self._identity, *EVENT_STREAM))
+            self.exchange.start(200, lines=self._identity + EVENT_STREAM)
         self.exchange.write(out)
 
     def whole(self, item: int, status: int, headers: replies.Headers, body: bytes) -> None:
@@ -95,7 +96,7 @@ class Merged:
             self.exchange.end()
             return
         body = merge.bodies(self._kind, self._bodies, self._samples)
-        self.exchange.respond(200, body, (*self._identity, *replies.JSON))
+        self.exchange.respond(200, body, lines=self._identity + replies.JSON_LINE)
 
     def usage(self, parts: Sequence[Usage]) -> Usage:
         """The tokens of all items: a prompt counts once, however many samples it was asked for."""

@@ -51,10 +51,6 @@ HANG_UP_S = 5.0
 class Metrics(dispatch.Counts, road.Counts, Protocol):
     """What the data path counts; `RouterMetrics` is one."""
 
-    def inflight(self, requests: int) -> None:
-        """How many requests are under way."""
-        ...
-
 
 class RouterApp:
     """Serves clients: `handle` is the wire server's handler.
@@ -80,7 +76,7 @@ class RouterApp:
         self._metrics = metrics
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._lives: set[asyncio.Task[None]] = set()
+        self._connects: set[asyncio.Task[None]] = set()
         self._hang_ups: set[asyncio.Task[None]] = set()
         self._places: dict[str, tuple[Endpoint, road.Place]] = {}
         self._fresh_places: dict[str, road.Place] = {}
@@ -112,7 +108,7 @@ class RouterApp:
     @property
     def inflight(self) -> int:
         """Requests under way."""
-        return len(self._lives)
+        return len(self._dispatch.lives)
 
     @property
     def rooms(self) -> Rooms:
@@ -129,20 +125,18 @@ class RouterApp:
         """Stop the timers, and end what still runs with an error."""
         self._ticker.cancel()
         self._desk.close()
-        tasks = (*self._lives, *self._hang_ups)
+        for life in tuple(self._dispatch.lives):
+            life.stop()
+        tasks = (*self._connects, *self._hang_ups)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer one request, now or from a task of its own."""
+        """Answer one request, now or from callbacks."""
         kind = HANDED_OVER.get(exchange.path)
         if kind is not None and exchange.method == "POST":
-            life = self._loop.create_task(self._dispatch.serve(exchange, kind, len(self._lives)))
-            self._lives.add(life)
-            life.add_done_callback(self._ended)
-            self._metrics.inflight(len(self._lives))
-            exchange.on_close = life.cancel
+            self._dispatch.begin(exchange, kind)
             return
         request_id = self._dispatch.new_id()
         identity = replies.identity(request_id, exchange.header(replies.CLIENT_ID))
@@ -150,14 +144,13 @@ class RouterApp:
             body = self._local(exchange)
         except RequestError as error:
             status = error.http_status
-            headers = (*identity, *replies.error_headers(error))
-            exchange.respond(status, replies.error_body(error), headers)
+            exchange.respond(status, replies.error_body(error), replies.error_headers(error), identity)
             if exchange.path not in WITHOUT_KEY:
                 # A load balancer that finds the router not ready asks on and on: no requests of anyone.
                 outcome = Outcome(request_id, End.REFUSED, status, error.reason)
                 self._metrics.request_done(outcome, "other", "")
         else:
-            exchange.respond(200, body, (*identity, *replies.JSON))
+            exchange.respond(200, body, replies.JSON, identity)
 
     def refuse(self, status: int, message: str) -> Refusal:
         """Refuse what never became a request: too large, malformed, or too slow to arrive."""
@@ -167,11 +160,7 @@ class RouterApp:
         level = logging.INFO if status == TooLarge.http_status else logging.DEBUG
         log.log(level, "refused", extra={"request_id": request_id, "status": status, "why": message})
         answer = replies.wire_error(status, message)
-        return answer._replace(headers=(*replies.identity(request_id, None), *answer.headers))
-
-    def _ended(self, life: asyncio.Task[None]) -> None:
-        self._lives.discard(life)
-        self._metrics.inflight(len(self._lives))
+        return answer._replace(headers=((replies.REQUEST_ID, request_id.encode()), *answer.headers))
 
     def _local(self, exchange: Exchange) -> bytes:
         path = exchange.path
@@ -204,6 +193,7 @@ class RouterApp:
             watch=self.units,
             key=settings.engine_key,
             heeds=self._heeds,
+            connects=self._connects,
         )
 
     def _place(self, endpoint_id: str) -> road.Place:

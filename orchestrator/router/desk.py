@@ -1,20 +1,22 @@
-"""The shell around the scheduler port: awaits a request's decision, runs the timer, cancels what left."""
+"""The shell around the scheduler port: hands decisions to whom they are for, runs the timer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from orchestrator.clock import Clock
-from orchestrator.core.contracts import Assign, Decision, Reject, Scheduler
+from orchestrator.core.contracts import Decision, Reject, Scheduler
 from orchestrator.core.types import LegEvent, Outcome, RequestView, Snapshot
 from orchestrator.errors import NoCapacity, Overloaded, RequestError
 
+Told = Callable[[Decision], None]
+"""Hears the decision on one request; raises nothing."""
 
-def refusal(decision: Decision) -> RequestError | None:
-    """The error that a Reject becomes; None for any other decision."""
-    if not isinstance(decision, Reject):
-        return None
+
+def refusal(decision: Reject) -> RequestError:
+    """The error that a Reject becomes."""
     kind = NoCapacity if decision.http_status == NoCapacity.http_status else Overloaded
     return kind(decision.message, reason=decision.reason, retry_after_s=decision.retry_after_s)
 
@@ -29,7 +31,9 @@ class Desk:
         self._scheduler = scheduler
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[str, asyncio.Future[Assign]] = {}
+        self._waiting: dict[str, Told] = {}
+        self._undelivered: deque[Decision] = deque()
+        self._delivering = False
         self._timer: asyncio.TimerHandle | None = None
         self._due_s: float | None = None
 
@@ -38,37 +42,28 @@ class Desk:
         """Requests without a decision."""
         return len(self._waiting)
 
-    async def assign(self, view: RequestView) -> Assign:
-        """The route of a request. Raises Overloaded or NoCapacity when it is refused.
+    def submit(self, view: RequestView, told: Told) -> None:
+        """Offer a request: `told` hears of the decision once, from within this call or later.
 
-        Every request offered here must end in one `finish`, also a refused or cancelled one.
+        Every request offered here must end in one `finish`, also a refused or withdrawn one.
         """
         decisions = self._scheduler.submit(view, self._clock.now_s())
         if len(decisions) == 1 and decisions[0].request_id == view.id:
-            self._rearm()
-            decision = decisions[0]
-            if isinstance(decision, Assign):
-                return decision
-            error = refusal(decision)
-            assert error is not None
-            raise error
-        answer: asyncio.Future[Assign] = self._loop.create_future()
-        self._waiting[view.id] = answer
+            if self._scheduler.due_s() != self._due_s:
+                self._rearm()
+            told(decisions[0])
+            return
+        self._waiting[view.id] = told
         self._deliver(decisions)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if self._waiting.pop(view.id, None) is not None:
-                self._deliver(self._scheduler.cancel(view.id, self._clock.now_s()))
-            raise
+
+    def withdraw(self, request_id: str) -> None:
+        """The client has left; nothing happens if there was a decision."""
+        if self._waiting.pop(request_id, None) is not None:
+            self._deliver(self._scheduler.cancel(request_id, self._clock.now_s()))
 
     def progress(self, event: LegEvent) -> None:
         """Tell of a leg's progress."""
-        decisions = self._scheduler.progress(event, event.at_s)
-        if decisions:
-            self._deliver(decisions)
-        else:
-            self._rearm()
+        self._deliver(self._scheduler.progress(event, event.at_s))
 
     def finish(self, outcome: Outcome) -> None:
         """The request, or one attempt at it, is over."""
@@ -84,24 +79,28 @@ class Desk:
             self._timer.cancel()
 
     def _deliver(self, decisions: Sequence[Decision]) -> None:
-        """Hand decisions to whom they are for; time may be due anew after any call."""
-        for decision in decisions:
-            answer = self._waiting.pop(decision.request_id, None)
-            if answer is None or answer.done():
-                continue
-            if isinstance(decision, Assign):
-                answer.set_result(decision)
-            else:
-                error = refusal(decision)
-                assert error is not None
-                answer.set_exception(error)
-        self._rearm()
+        """Hand decisions to whom they are for; time may be due anew after any call.
+
+        Whoever is told may call again from within: a loop, so that a queue full of requests that end at
+        once is no recursion.
+        """
+        if decisions:
+            self._undelivered.extend(decisions)
+            if not self._delivering:
+                self._delivering = True
+                try:
+                    while self._undelivered:
+                        decision = self._undelivered.popleft()
+                        told = self._waiting.pop(decision.request_id, None)
+                        if told is not None:
+                            told(decision)
+                finally:
+                    self._delivering = False
+        if self._scheduler.due_s() != self._due_s:
+            self._rearm()
 
     def _rearm(self) -> None:
-        due_s = self._scheduler.due_s()
-        if due_s == self._due_s:
-            return
-        self._due_s = due_s
+        self._due_s = due_s = self._scheduler.due_s()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

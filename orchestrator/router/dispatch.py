@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from random import Random
 from typing import Protocol
 
-from orchestrator.core.types import End, Outcome, PathKind
+from orchestrator.core.contracts import Assign, Decision, Reject
+from orchestrator.core.types import End, Outcome, PathKind, RequestView
 from orchestrator.errors import NoCapacity, Overloaded, RequestError
 from orchestrator.router import handover, intake, replies
 from orchestrator.router.budget import RetryBudget
-from orchestrator.router.desk import Desk
+from orchestrator.router.desk import Desk, refusal
 from orchestrator.router.forward import Unit
 from orchestrator.router.intake import Ask
 from orchestrator.router.offers import Offers, Registry
@@ -25,6 +25,8 @@ from orchestrator.wire.exchange import Exchange
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
+
+NO_ROOMS = range(0)
 
 
 class Counts(intake.Counts, Protocol):
@@ -40,7 +42,7 @@ class Counts(intake.Counts, Protocol):
 
 
 class Dispatch:
-    """Takes requests through their lives. `settings` and `road` are replaced by a reload."""
+    """What all lives share, and the `lives` under way. `settings` and `road` are replaced by a reload."""
 
     def __init__(
         self, *, settings: Settings, road: Road, registry: Registry, desk: Desk, counts: Counts, rng: Random
@@ -48,101 +50,171 @@ class Dispatch:
         self.settings = settings
         self.road = road
         self.rooms = Rooms(rng)
-        self._registry = registry
-        self._intake = intake.Intake(registry, Offers(registry, road.clock), counts)
-        self._desk = desk
-        self._counts = counts
+        self.registry = registry
+        self.intake = intake.Intake(registry, Offers(registry, road.clock), counts)
+        self.desk = desk
+        self.counts = counts
+        self.budget = RetryBudget()
+        self.lives: set[Life] = set()
         self._rng = rng
-        self._budget = RetryBudget()
 
     def new_id(self) -> str:
         """An id for a request: 32 hex digits."""
         return f"{self._rng.getrandbits(128):032x}"
 
-    async def serve(self, exchange: Exchange, kind: PathKind, others: int) -> None:
-        """Answer one request for engines, whatever happens; `others` are under way beside it.
+    def begin(self, exchange: Exchange, kind: PathKind) -> None:
+        """Answer one request for engines, whatever happens, now or from callbacks."""
+        Life(self, exchange, kind).begin()
 
-        Cancelled when the client leaves, or to end it when the router stops.
-        """
-        record = Record(
-            id=self.new_id(),
-            kind=kind,
-            arrived_s=self.road.clock.now_s(),
-            client_id=exchange.header(replies.CLIENT_ID),
-        )
+
+class Life(Record):
+    """One request and all that becomes of it.
+
+    There is no task: each step is called by what has happened, none raises, and the life ends once, in
+    `_close`. Between two steps it waits in the desk for a decision, or in a unit for its legs.
+    """
+
+    __slots__ = ("_ask", "_home", "_rooms", "_unit", "_view", "exchange")
+
+    def __init__(self, home: Dispatch, exchange: Exchange, kind: PathKind) -> None:
+        super().__init__(home.new_id(), kind, home.road.clock.now_s())
+        self._home = home
+        self.exchange = exchange
+        self._ask: Ask
+        self._view: RequestView
+        self._unit: Unit | None = None
+        self._rooms = NO_ROOMS
+
+    def begin(self) -> None:
+        """Read the request and ask for its route."""
+        home, exchange = self._home, self.exchange
+        others = len(home.lives)
+        home.lives.add(self)
+        exchange.on_close = self._left
+        self.client_id = exchange.header(replies.CLIENT_ID)
         try:
-            record.tenant = self.settings.clients.tenant(exchange)
-            if others >= self.settings.limits.max_inflight:
+            self.tenant = home.settings.clients.tenant(exchange)
+            if others >= home.settings.limits.max_inflight:
                 message = f"{others} requests are under way, the most there may be"
                 raise Overloaded(message, reason="too-many-requests", retry_after_s=1.0)
-            ask = self._intake.read(exchange, record, self.settings)
-            await self._route(exchange, record, ask)
+            self._ask = ask = home.intake.read(exchange, self, home.settings)
         except RequestError as error:
-            self._fail(exchange, record, error)
-        except asyncio.CancelledError:
-            if exchange.closed:
-                record.cancelled(exchange.started)
-            elif not exchange.ended:
-                # The router stops and could not wait for this one.
-                self._fail(exchange, record, NoCapacity("the router is stopping", reason="draining"))
+            self._fail(error)
         except Exception:
-            log.exception("a request failed on a bug", extra={"request_id": record.id})
-            self._fail(exchange, record, RequestError("internal error", reason="internal"))
-        finally:
-            self._close(record)
+            self._crash()
+        else:
+            home.budget.earn()
+            self._submit(ask.view)
 
-    async def _route(self, exchange: Exchange, record: Record, ask: Ask) -> None:
-        """Get a route and run the legs; once more elsewhere if they have run nowhere."""
-        self._budget.earn()
-        request = ask.view
-        while True:
-            record.attempts += 1
-            record.submitted = True
-            assign = await self._desk.assign(request)
-            record.assigned(assign.route, self.road.clock.now_s())
-            self._counts.stage("queue", record.stages["queue"])
-            legs = handover.plan(self._registry, ask, assign.route)
-            rooms = self.rooms.take(sum(legs.rooms))
-            try:
-                items = legs.items(exchange.path, record, ask, rooms.start)
-                unit = Unit(self.road, record, handover.answer(exchange, record, ask, len(items)), items)
-                if await self._run(unit, exchange, record):
-                    return
-            finally:
-                self.rooms.free(rooms)
-            request = replace(request, avoid=(*request.avoid, *unit.failed_at))
-
-    async def _run(self, unit: Unit, exchange: Exchange, record: Record) -> bool:
-        """Run the legs; False when they have failed in a way that another attempt may follow."""
+    def _submit(self, view: RequestView) -> None:
+        self._view = view
+        self.attempts += 1
+        self.submitted = True
         try:
-            await unit.run()
-        except RequestError as error:
-            untouched = unit.safe_to_repeat and not exchange.started
-            if not untouched or record.attempts == MAX_ATTEMPTS or not self._budget.spend():
-                raise
-            record.failed(error, begun=False)
-            self._desk.finish(record.outcome(self.road.clock.now_s()))
-            record.again()
-            return False
-        record.usage = unit.usage()
-        return True
+            self._home.desk.submit(view, self._decided)
+        except Exception:
+            self._crash()
 
-    def _fail(self, exchange: Exchange, record: Record, error: RequestError) -> None:
+    def _decided(self, decision: Decision) -> None:
+        """The scheduler's word: start the legs along the route, or refuse."""
+        home = self._home
+        try:
+            if isinstance(decision, Reject):
+                raise refusal(decision)
+            assert isinstance(decision, Assign)
+            self.route = decision.route
+            self.stages["queue"] = queued_s = home.road.clock.now_s() - self.arrived_s
+            home.counts.stage("queue", queued_s)
+            items = handover.plan(
+                home.registry, self._take_rooms, self.exchange.path, self, self._ask, decision.route
+            )
+            answer = handover.answer(self.exchange, self, self._ask, len(items))
+            self._unit = Unit(home.road, self, answer, items, self._complete, self._broke)
+            self._unit.start()
+        except RequestError as error:
+            self._fail(error)
+        except Exception:
+            self._crash()
+
+    def _take_rooms(self, count: int) -> range:
+        self._rooms = self._home.rooms.take(count)
+        return self._rooms
+
+    def _complete(self) -> None:
+        """Every leg is over, and the client has everything."""
+        assert self._unit is not None
+        self.usage = self._unit.usage()
+        self._close()
+
+    def _broke(self, error: RequestError) -> None:
+        """The legs have failed: once more elsewhere if they have run nowhere."""
+        home, unit = self._home, self._unit
+        assert unit is not None
+        untouched = unit.safe_to_repeat and not self.exchange.started
+        if not untouched or self.attempts == MAX_ATTEMPTS or not home.budget.spend():
+            self._fail(error)
+            return
+        self.failed(error, begun=False)
+        home.desk.finish(self.outcome(home.road.clock.now_s()))
+        self._release()
+        self.again()
+        self._submit(replace(self._view, avoid=(*self._view.avoid, *unit.failed_at)))
+
+    # -- how it ends
+
+    def _left(self) -> None:
+        """The client has left."""
+        self._home.desk.withdraw(self.id)
+        self.cancelled(self.exchange.started)
+        self._close()
+
+    def stop(self) -> None:
+        """The router stops and cannot wait; what the client has whole is not broken by that."""
+        self._home.desk.withdraw(self.id)
+        if self.exchange.ended:
+            self._close()
+        else:
+            self._fail(NoCapacity("the router is stopping", reason="draining"))
+
+    def _crash(self) -> None:
+        """A bug, ours or a plug-in's, costs this request and no other."""
+        log.exception("a request failed on a bug", extra={"request_id": self.id})
+        self._fail(RequestError("internal error", reason="internal"))
+
+    def _fail(self, error: RequestError) -> None:
         """Tell the client: an HTTP error while that is possible, else an event and no final mark."""
-        record.failed(error, exchange.started)
+        exchange = self.exchange
+        self.failed(error, exchange.started)
         if not exchange.started:
-            headers = (*replies.identity(record.id, record.client_id), *replies.error_headers(error))
-            exchange.respond(error.http_status, replies.error_body(error), headers)
+            identity = replies.identity(self.id, self.client_id)
+            exchange.respond(
+                error.http_status, replies.error_body(error), replies.error_headers(error), identity
+            )
         elif not exchange.ended:
             exchange.write(replies.error_event(error))
             exchange.end()
+        self._close()
 
-    def _close(self, record: Record) -> None:
+    def _release(self) -> None:
+        """Abort the legs that still run, and give the rooms back."""
+        unit, self._unit = self._unit, None
+        if unit is not None:
+            unit.stop()
+        self._home.rooms.free(self._rooms)
+        self._rooms = NO_ROOMS
+
+    def _close(self) -> None:
         """The one exit: whatever became of the request, everyone who keeps books is told here."""
-        outcome = record.outcome(self.road.clock.now_s())
-        if record.submitted:
-            self._desk.finish(outcome)
-        self._counts.request_done(outcome, record.kind, record.model)
+        home = self._home
+        if self not in home.lives:
+            return
+        home.lives.remove(self)
+        self.exchange.on_close = None
+        self._release()
+        outcome = self.outcome(home.road.clock.now_s())
+        if self.submitted:
+            home.desk.finish(outcome)
+        home.counts.request_done(outcome, self.kind, self.model)
         level = logging.WARNING if outcome.end in (End.FAILED, End.BROKEN) else logging.DEBUG
         if log.isEnabledFor(level):
-            log.log(level, "request %s", outcome.end, extra=record.fields(outcome))
+            log.log(level, "request %s", outcome.end, extra=self.fields(outcome))

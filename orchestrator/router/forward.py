@@ -1,21 +1,23 @@
-"""Runs the legs of one request as one unit: they start, are relayed, fail and end together."""
+"""Runs the legs of one attempt at a request as one unit: they start, are relayed, fail and end together."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from orchestrator.core.types import End, LegEvent, LegKind, PathKind
 from orchestrator.engines.base import HandoffFailed, Leg
 from orchestrator.errors import LegFailed, NoCapacity, RequestError
+from orchestrator.router import connects
 from orchestrator.router.answer import Answer
+from orchestrator.router.connects import Due, Ready
 from orchestrator.router.legs import Call, Item, leg_name
 from orchestrator.router.record import Record
-from orchestrator.router.road import Place, Road
+from orchestrator.router.road import Road
 from orchestrator.router.stages import overdue
 from orchestrator.router.stream import Stream, Usage, is_error, unfit
-from orchestrator.wire.client import ConnectError, Connection, Progress, WireError, request_head
+from orchestrator.wire.client import Progress, WireError
 from orchestrator.wire.exchange import Exchange
 
 log = logging.getLogger(__name__)
@@ -28,100 +30,121 @@ LATE_LEG_S = 10.0
 
 
 class Unit:
-    """The legs of one request, of all its items.
+    """The legs of one attempt, of all its items.
 
     A leg that fails before its item has begun fails the unit, and every other leg is aborted at once: its
-    connection closed, and the engine told where it has a call for that. Callbacks do all of the work; the
-    request's own task sleeps in `run` but for connecting.
+    connection closed, and the engine told where it has a call for that. There is no task: callbacks do all
+    of the work, `_go_on` is the last act of each, and the end is told once, by `over` or `broke`, unless
+    `stop` came first. Only a connection that must be made first is waited for, in a task of its own.
     """
 
-    def __init__(self, road: Road, record: Record, answer: Answer, items: Sequence[Item]) -> None:
+    __slots__ = (
+        "_answer", "_broke", "_calls", "_connecting", "_due", "_failure", "_items", "_over", "_over_s",
+        "_record", "_road", "closed", "exchange", "failed_at", "safe_to_repeat",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        road: Road,
+        record: Record,
+        answer: Answer,
+        items: Sequence[Item],
+        over: Callable[[], None],
+        broke: Callable[[RequestError], None],
+    ) -> None:
         self._road = road
         self._record = record
         self._answer = answer
         self._items = items
+        self._over = over
+        self._broke = broke
         self._calls: dict[Call, None] = {}
-        self._due: list[tuple[int, Leg]] = []
+        self._due: Due = []
         self._failure: RequestError | None = None
         self._over_s: float | None = None
-        self._wake: asyncio.Future[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self.exchange: Exchange = answer.exchange
+        self.closed = False
         self.failed_at: tuple[str, ...] = ()
         """The endpoint whose leg failed the unit, if it was one's."""
         self.safe_to_repeat = False
         """The failed unit has run nowhere: it was never sent, or the engine ended it before it began."""
 
-    @property
-    def exchange(self) -> Exchange:
-        """The client's exchange."""
-        return self._answer.exchange
-
-    async def run(self) -> None:
-        """Until every leg is over. Raises RequestError when the client's answer cannot be completed.
-
-        Cancelling it (the client left) aborts every leg.
-        """
-        exchange = self.exchange
-        exchange.on_pause, exchange.on_resume = self._pause, self._resume
+    def start(self) -> None:
+        """Start the legs. Raises what an adapter raises when it cannot."""
+        for place, item in enumerate(self._items):
+            for leg in item.machine.start():
+                self._due.append((place, leg))
         self._road.watch.add(self)
-        try:
-            for place, item in enumerate(self._items):
-                self._due += ((place, leg) for leg in item.machine.start())
-            while True:
-                if self._due:
-                    await self._launch()
-                if self._failure is not None:
-                    raise self._failure
-                if self._finished():
-                    return
-                if not self._due:
-                    self._wake = asyncio.get_running_loop().create_future()
-                    await self._wake
-        finally:
-            self._road.watch.discard(self)
-            exchange.on_pause = exchange.on_resume = None
+        self._launch()
+        self._go_on()
+
+    def stop(self) -> None:
+        """Abort every leg: the client left, or nobody waits for the rest. Nothing is told any more."""
+        if self.closed:
+            return
+        self.closed = True
+        self._road.watch.discard(self)
+        self.exchange.on_pause = self.exchange.on_resume = None
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._calls:
             self._abort()
-
-    async def _launch(self) -> None:
-        """Connect all legs that are due, then send them: a dead peer is found before anything runs."""
-        road = self._road
-        due, self._due = self._due, []
-        ready: list[tuple[Place, Connection]] = []
-        try:
-            for _, leg in due:
-                place = road.place(leg.endpoint)
-                connection = road.pool.take(place.host, place.port)
-                if connection is None:
-                    connection = await road.pool.acquire(place.host, place.port, place.idle_s)
-                ready.append((place, connection))
-        except ConnectError as error:
-            road.trouble(leg.endpoint, error)
-            road.counts.leg_done(leg.kind, leg.endpoint, error.reason)
-            self.safe_to_repeat = True
-            self._fail(LegFailed(f"{leg_name(leg)}: {error}", reason=error.reason), leg.endpoint)
-        finally:
-            # Cancelled, failed, or another leg has failed meanwhile.
-            if len(ready) < len(due) or self._failure is not None:
-                for _, connection in ready:
-                    connection.unused()
-        if self._failure is None:
-            for (item, leg), (place, connection) in zip(due, ready, strict=True):
-                self._send(item, leg, place, connection)
-
-    def _send(self, item: int, leg: Leg, place: Place, connection: Connection) -> None:
-        road = self._road
-        now_s = road.clock.now_s()
-        headers = leg.headers if road.key is None else (*leg.headers, ("authorization", f"Bearer {road.key}"))
-        call = Call(self, item, leg, place, connection, now_s)
-        self._calls[call] = None
-        head = request_head("POST", leg.path, place.authority, headers, sum(map(len, leg.body)))
-        connection.send(head, leg.body, call)
-        if leg.relay and self.exchange.paused:
-            connection.pause()
-        self._tell(leg, "sent", now_s)
 
     def usage(self) -> Usage:
         """The tokens of the whole request."""
         return self._answer.usage([item.usage() for item in self._items])
+
+    def _go_on(self) -> None:
+        """What follows from what has happened."""
+        if self.closed:
+            return
+        if self._failure is not None:
+            self.stop()
+            self._broke(self._failure)
+        elif self._over_s is not None:
+            if not self._calls:
+                self.stop()
+                self._over()
+        elif self._due and self._connecting is None:
+            self._launch()
+            self._go_on()
+
+    # -- starting legs
+
+    def _launch(self) -> None:
+        """Have a connection for every leg that is due before any is sent: a dead peer is found while nothing
+        runs."""
+        due, self._due = self._due, []
+        ready = connects.idle(self._road, due)
+        if len(ready) == len(due):
+            self._send(due, ready)
+        else:
+            self._connecting = connects.make(self._road, due, ready, self._connected)
+
+    def _connected(self, due: Due, ready: Ready, failure: RequestError | None, endpoint: str | None) -> None:
+        self._connecting = None
+        if failure is not None:
+            self.safe_to_repeat = True
+            self._fail(failure, endpoint)
+        elif self.closed or self._failure is not None:
+            connects.unused(ready)
+        else:
+            self._send(due, ready)
+        self._go_on()
+
+    def _send(self, due: Due, ready: Ready) -> None:
+        road, paused = self._road, self.exchange.paused
+        tells = "sent" in road.heeds
+        now_s = road.clock.now_s()
+        for (item, leg), (place, connection) in zip(due, ready, strict=True):
+            call = Call(self, item, leg, place, connection, now_s)
+            self._calls[call] = None
+            connection.send(road.head(place, leg), leg.body, call)
+            if paused and leg.relay:
+                connection.pause()
+            if tells:
+                self._tell(leg, "sent", now_s)
 
     # -- what the calls tell
 
@@ -149,6 +172,7 @@ class Unit:
         elif stream.done:
             # Clients hang up at this mark, before the engine has ended its body: nothing is missing then.
             self._settle(call, stream)
+            self._go_on()
 
     def stream_ended(self, call: Call, stream: Stream) -> None:
         """The relayed stream is over: complete, or cut short without saying so."""
@@ -161,14 +185,14 @@ class Unit:
                 return
             self._settle(call, stream)
         self._drop(call, "ok")
-        self._nudge()
+        self._go_on()
 
     def answered(self, call: Call, body: bytes) -> None:
         """A gathered answer is whole: the client's, an error, or a step of the hand-off."""
-        leg, item = call.leg, self._items[call.item]
-        if not leg.relay:
+        if not call.leg.relay:
             self._stepped(call, body)
             return
+        item = self._items[call.item]
         if is_error(call.status, body):
             self._end(call, call.place.engine.map_error(call.status, body))
             return
@@ -180,8 +204,9 @@ class Unit:
             item.relayed = (call, body)
             self._drop(call, "ok")
             self._merge(item)
-            return
-        self._relay(call, body)
+        else:
+            self._relay(call, body)
+        self._go_on()
 
     def crashed(self, call: Call, error: Exception) -> None:
         """A bug, ours or an adapter's, costs this request and no other."""
@@ -192,7 +217,7 @@ class Unit:
         """The connection failed under a leg, or its answer cannot be used."""
         if self._items[call.item].done and call.leg.relay:
             self._drop(call, "ok")
-            self._nudge()
+            self._go_on()
             return
         reason = error.reason if isinstance(error, WireError) else "bad-answer"
         self._road.trouble(call.leg.endpoint, error)
@@ -203,8 +228,9 @@ class Unit:
     # -- what follows from it
 
     def _begin(self, call: Call, now_s: float) -> None:
-        record, item = self._record, self._items[call.item]
+        record, item, exchange = self._record, self._items[call.item], self.exchange
         item.begun = True
+        exchange.on_pause, exchange.on_resume = self._pause, self._resume
         if record.first_s is None:
             record.first_s = now_s
             self._road.counts.ttft(now_s - record.arrived_s)
@@ -214,22 +240,23 @@ class Unit:
     def _stepped(self, call: Call, body: bytes) -> None:
         """A leg that is not relayed has answered: what the machine makes of it."""
         leg, item = call.leg, self._items[call.item]
-        now_s = self._road.clock.now_s()
         step = item.machine.on_response(leg.kind, call.status, body)
         if isinstance(step, HandoffFailed):
             self._end(call, step.error)
             return
         self._drop(call, "ok")
-        item.fed_s = now_s
+        item.fed_s = now_s = self._road.clock.now_s()
         if leg.kind is LegKind.PREFILL:
             self._stage("prefill", now_s - call.sent_s)
-            item.prefill_body = body if item.merges else None
+            if item.merges:
+                item.prefill_body = body
         if len(self._items) == 1 or all(one.fed_s for one in self._items):
             self._tell(leg, "done", now_s)
         if isinstance(step, tuple):
             self._due += ((call.item, next_leg) for next_leg in step)
-        self._merge(item)
-        self._nudge()
+        if item.relayed is not None:
+            self._merge(item)
+        self._go_on()
 
     def _merge(self, item: Item) -> None:
         if item.relayed is None or item.prefill_body is None or self._failure is not None:
@@ -260,9 +287,10 @@ class Unit:
     def _complete(self, call: Call) -> None:
         """The client has all of an item; its answer ends with the last of them."""
         item = self._items[call.item]
+        now_s = self._road.clock.now_s()
         if not item.begun:
             item.begun = True
-            self._tell_begun(call.leg, self._road.clock.now_s())
+            self._tell_begun(call.leg, now_s)
         item.done = True
         if len(self._items) > 1 and not all(one.done for one in self._items):
             return
@@ -271,8 +299,7 @@ class Unit:
         except LegFailed as error:
             self._fail(error, call.leg.endpoint)
             return
-        self._over_s = self._record.ended_s = self._road.clock.now_s()
-        self._nudge()
+        self._over_s = self._record.ended_s = now_s
 
     def _end(self, call: Call, error: RequestError) -> None:
         """A leg has failed; one that only served to begin its item's answer may, once that has begun."""
@@ -281,7 +308,7 @@ class Unit:
         if call.leg.relay or not self._items[call.item].begun:
             self.safe_to_repeat |= isinstance(error, NoCapacity)
             self._fail(error, call.leg.endpoint)
-        self._nudge()
+        self._go_on()
 
     def _fail(self, error: RequestError, endpoint: str | None) -> None:
         if self._failure is None and self._over_s is None:
@@ -289,7 +316,6 @@ class Unit:
             self.failed_at = () if endpoint is None else (endpoint,)
             self._due.clear()
             self._abort()
-        self._nudge()
 
     def _drop(self, call: Call, result: str) -> None:
         """The call is over, well or badly."""
@@ -315,13 +341,12 @@ class Unit:
         if self._over_s is not None:
             if now_s - self._over_s > LATE_LEG_S:
                 self._abort()
-                self._nudge()
-            return
-        late = overdue(
-            self._calls, self._items, self._record, self.exchange.paused, self._road.timeouts, now_s
-        )
-        if late is not None:
-            self._fail(late.error, late.endpoint)
+        else:
+            paused = self.exchange.paused
+            late = overdue(self._calls, self._items, self._record, paused, self._road.timeouts, now_s)
+            if late is not None:
+                self._fail(late.error, late.endpoint)
+        self._go_on()
 
     def _pause(self) -> None:
         for call in self._calls:
@@ -349,14 +374,3 @@ class Unit:
     def _stage(self, name: str, seconds: float) -> None:
         self._record.stages[name] = seconds
         self._road.counts.stage(name, seconds)
-
-    def _nudge(self) -> None:
-        """Wake the request's task, if there is something for it to do."""
-        if not (self._due or self._failure is not None or self._finished()):
-            return
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    def _finished(self) -> bool:
-        """The client has everything, and no leg runs."""
-        return self._over_s is not None and not self._calls

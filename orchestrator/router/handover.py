@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
 
 from orchestrator.core.types import Endpoint, Route
-from orchestrator.engines.base import Engine, HandoffRequest
-from orchestrator.engines.splice import JsonBody
+from orchestrator.engines.base import HandoffRequest
 from orchestrator.errors import NoCapacity
 from orchestrator.router import replies
 from orchestrator.router.answer import Answer, Merged, Single
@@ -17,62 +16,45 @@ from orchestrator.router.record import Record
 from orchestrator.wire.exchange import Exchange
 
 
-class Handover(NamedTuple):
-    """One attempt: the ends of its route, the bodies to hand off there, and how many rooms they take.
+def plan(
+    registry: Registry, take: Callable[[int], range], path: str, record: Record, ask: Ask, route: Route
+) -> list[Item]:
+    """The hand-offs of one attempt along `route`: one of the request as it came, or one for each single
+    request that its engine needs in its place.
 
-    `bodies` is the request as it came, or, when `split`, the single requests that its engine needs.
+    `take` gives consecutive rooms for all of them. Raises RequestError when the engine cannot, or an end of
+    the route is gone.
     """
-
-    engine: Engine
-    decode: Endpoint
-    prefill: Endpoint | None
-    encode: Endpoint | None
-    bodies: tuple[JsonBody, ...]
-    split: bool
-    rooms: tuple[int, ...]
-    merges: bool
-
-    def items(self, path: str, record: Record, ask: Ask, room: int) -> list[Item]:
-        """The hand-offs of the attempt; `room` is the first of `sum(rooms)` consecutive ones."""
-        items = []
-        for place, body in enumerate(self.bodies):
-            request = HandoffRequest(
-                request_id=record.id,
-                path=path,
-                kind=record.kind,
-                body=body,
-                stream=ask.view.stream,
-                room=room,
-                decode=self.decode,
-                prefill=self.prefill,
-                encode=self.encode,
-                attempt=record.attempts - 1,
-                item=place if self.split else None,
-                headers=ask.headers,
-            )
-            room += self.rooms[place]
-            items.append(Item(self.engine.handoff(request), self.merges))
-        return items
-
-
-def plan(registry: Registry, ask: Ask, route: Route) -> Handover:
-    """What to hand off along `route`. Raises RequestError when its engine cannot, or an end of it is gone."""
     decode = _endpoint(registry, route.decode)
-    engine, apart, kind = registry.engine(decode.id), route.disaggregated, ask.view.path
+    prefill = None if route.prefill is None else _endpoint(registry, route.prefill)
+    encode = None if route.encode is None else _endpoint(registry, route.encode)
+    engine, apart, kind = registry.engine(decode.id), prefill is not None, record.kind
     if len(ask.offer.ways) > 1:
         engine.check(kind, ask.body, apart, decode.facts)
     parts = engine.split(kind, ask.body, apart)
-    bodies = (ask.body,) if parts is None else tuple(parts)
-    return Handover(
-        engine=engine,
-        decode=decode,
-        prefill=None if route.prefill is None else _endpoint(registry, route.prefill),
-        encode=None if route.encode is None else _endpoint(registry, route.encode),
-        bodies=bodies,
-        split=parts is not None,
-        rooms=tuple([engine.rooms(kind, body) for body in bodies]) if apart else (0,) * len(bodies),
-        merges=apart and engine.needs_merge(kind, ask.body),
-    )
+    bodies = (ask.body,) if parts is None else parts
+    sizes = [engine.rooms(kind, body) if apart else 0 for body in bodies]
+    merges = apart and engine.needs_merge(kind, ask.body)
+    room = take(sum(sizes)).start
+    items = []
+    for place, body in enumerate(bodies):
+        request = HandoffRequest(
+            request_id=record.id,
+            path=path,
+            kind=kind,
+            body=body,
+            stream=ask.view.stream,
+            room=room,
+            decode=decode,
+            prefill=prefill,
+            encode=encode,
+            attempt=record.attempts - 1,
+            item=None if parts is None else place,
+            headers=ask.headers,
+        )
+        items.append(Item(engine.handoff(request), merges))
+        room += sizes[place]
+    return items
 
 
 def answer(exchange: Exchange, record: Record, ask: Ask, items: int) -> Answer:

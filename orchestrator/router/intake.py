@@ -58,7 +58,7 @@ class Intake:
         asked = Asked(
             id=record.id,
             arrived_s=record.arrived_s,
-            slo_class=settings.slo_class(exchange, record.tenant),
+            slo_class=settings.slo_class(exchange, body.fields, record.tenant, prompt.tokens).name,
             tenant=record.tenant,
             headers=seen,
         )

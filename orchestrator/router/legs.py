@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,10 +76,10 @@ class Call:
             self._over = True
             self.connection.abort()
 
-    def on_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    def on_head(self, status: int, headers: Headers) -> None:
         """The engine's status and headers."""
         self.status = status
-        self.headers = tuple(headers)
+        self.headers = headers
         if self.leg.relay and status == 200:
             for name, value in headers:
                 if name == b"content-type":
@@ -112,8 +111,7 @@ class Call:
             if self.stream is not None:
                 self._unit.stream_ended(self, self.stream)
             else:
-                parts, self._parts = self._parts, []
-                self._unit.answered(self, b"".join(parts))
+                self._unit.answered(self, b"".join(self._parts))
         except Exception as error:  # noqa: BLE001  as above
             self._unit.crashed(self, error)
 

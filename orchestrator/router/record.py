@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from orchestrator.core.types import End, Outcome, PathKind, Route
 from orchestrator.errors import RequestError
-from orchestrator.router.stream import Usage
+from orchestrator.router.stream import NO_USAGE, Usage
 
 CLIENT_LEFT = 499
 """The status logged for a client that left before it had one (nginx's convention)."""
 
 
-@dataclass(slots=True)
 class Record:
     """One request's facts. Times are seconds on the router's monotonic clock, stages seconds by name.
 
@@ -20,28 +17,29 @@ class Record:
     leg may answer later.
     """
 
-    id: str
-    kind: PathKind
-    arrived_s: float
-    client_id: bytes | None = None
-    model: str = ""
-    tenant: str | None = None
-    route: Route | None = None
-    submitted: bool = False
-    attempts: int = 0
-    first_s: float | None = None
-    ended_s: float | None = None
-    status: int = 200
-    end: End = End.COMPLETED
-    reason: str = ""
-    message: str = ""
-    usage: Usage = field(default_factory=Usage)
-    stages: dict[str, float] = field(default_factory=dict)
+    __slots__ = (
+        "arrived_s", "attempts", "client_id", "end", "ended_s", "first_s", "id", "kind", "message", "model",
+        "reason", "route", "stages", "status", "submitted", "tenant", "usage",
+    )  # fmt: skip
 
-    def assigned(self, route: Route, now_s: float) -> None:
-        """The request has a route."""
-        self.route = route
-        self.stages["queue"] = now_s - self.arrived_s
+    def __init__(self, request_id: str, kind: PathKind, arrived_s: float) -> None:
+        self.id = request_id
+        self.kind = kind
+        self.arrived_s = arrived_s
+        self.client_id: bytes | None = None
+        self.model = ""
+        self.tenant: str | None = None
+        self.route: Route | None = None
+        self.submitted = False
+        self.attempts = 0
+        self.first_s: float | None = None
+        self.ended_s: float | None = None
+        self.status = 200
+        self.end = End.COMPLETED
+        self.reason = ""
+        self.message = ""
+        self.usage: Usage = NO_USAGE
+        self.stages: dict[str, float] = {}
 
     def again(self) -> None:
         """A failed attempt is over and another begins: as if the first had not been."""
@@ -66,15 +64,16 @@ class Record:
 
     def outcome(self, now_s: float) -> Outcome:
         """The request as it stands, for whoever accounts for it."""
+        usage = self.usage
         return Outcome(
             request_id=self.id,
             end=self.end,
             http_status=self.status,
             reason=self.reason,
             route=self.route,
-            prompt_tokens=self.usage.prompt,
-            cached_tokens=self.usage.cached,
-            output_tokens=self.usage.completion,
+            prompt_tokens=usage.prompt,
+            cached_tokens=usage.cached,
+            output_tokens=usage.completion,
             ttft_s=None if self.first_s is None else self.first_s - self.arrived_s,
             e2e_s=(self.ended_s or now_s) - self.arrived_s,
             stages=self.stages,

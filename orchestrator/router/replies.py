@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from math import ceil
 
 import orjson
@@ -15,6 +16,11 @@ Headers = tuple[tuple[bytes, bytes], ...]
 REQUEST_ID = b"x-pdctl-request-id"
 CLIENT_ID = b"x-request-id"
 JSON: Headers = ((b"content-type", b"application/json"),)
+
+JSON_LINE = b"content-type: application/json\r\n"
+
+HEADS = 256
+"""Answer heads whose rendering is kept; those of one engine differ by the second of their Date."""
 
 NOT_PASSED = frozenset(
     (
@@ -76,12 +82,19 @@ def error_headers(error: RequestError) -> Headers:
     return (*headers, (b"retry-after", b"%d" % max(1, ceil(error.retry_after_s))))
 
 
-def identity(request_id: str, client_id: bytes | None) -> Headers:
-    """The headers that name the request on every answer: ours, and the client's own echoed."""
-    ours = (REQUEST_ID, request_id.encode())
-    return (ours,) if client_id is None else (ours, (CLIENT_ID, client_id))
+def identity(request_id: str, client_id: bytes | None) -> bytes:
+    """The header lines that name the request on every answer: ours, and the client's own echoed."""
+    if client_id is None:
+        return b"%b: %b\r\n" % (REQUEST_ID, request_id.encode())
+    return b"%b: %b\r\n%b: %b\r\n" % (REQUEST_ID, request_id.encode(), CLIENT_ID, client_id)
 
 
-def passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """An engine's answer headers that go on to the client."""
-    return tuple([header for header in headers if header[0] not in NOT_PASSED])
+def lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Headers as they stand in a head."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+@lru_cache(HEADS)
+def passed(headers: Headers) -> bytes:
+    """The header lines of an engine's answer that go on to the client."""
+    return lines(header for header in headers if header[0] not in NOT_PASSED)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.clock import Clock
 from orchestrator.core.types import LegEvent
-from orchestrator.engines.base import Engine, HttpCall
+from orchestrator.engines.base import Engine, HttpCall, Leg
 from orchestrator.topology.plan import Timeouts
 from orchestrator.wire.client import Pool
 
@@ -54,6 +55,7 @@ class Road:
     `place` finds an endpoint's Place, or raises NoCapacity; `progress` tells the scheduler; `hang_up`
     performs an engine's abort call and forgets it; `trouble` tells the registry that an endpoint failed
     below HTTP. `key` is the engines' API key. `heeds` is what of a leg's progress the scheduler is told.
+    `connects` are the tasks in which connections are being made.
     """
 
     pool: Pool
@@ -67,3 +69,16 @@ class Road:
     watch: set[Unit]
     key: str | None
     heeds: frozenset[str] = PROGRESS
+    connects: set[asyncio.Task[None]] = field(default_factory=set)
+    _heads: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def head(self, place: Place, leg: Leg) -> bytes:
+        """The head of the request that starts `leg` at `place`."""
+        head = self._heads.get((place.authority, leg.path))
+        if head is None:
+            key = "" if self.key is None else f"authorization: Bearer {self.key}\r\n"
+            head = f"POST {leg.path} HTTP/1.1\r\nhost: {place.authority}\r\n{key}"
+            self._heads[place.authority, leg.path] = head
+        for name, value in leg.headers:
+            head += f"{name}: {value}\r\n"
+        return f"{head}content-length: {sum(map(len, leg.body))}\r\n\r\n".encode("latin-1")

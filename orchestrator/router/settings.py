@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import BadRequest
+from orchestrator.core.classes import NOTHING, Chosen, ClassRules
+from orchestrator.core.tenants import TenantLimits
 from orchestrator.router.clients import Clients
 from orchestrator.topology.plan import Limits, Plan, Timeouts
+from orchestrator.topology.slo import class_rules, tenant_limits
 from orchestrator.wire.exchange import Exchange
 from orchestrator.wire.server import WireLimits
 
@@ -22,7 +24,8 @@ NEVER_PASSED = frozenset((b"authorization", b"x-api-key", b"host", b"content-len
 @dataclass(frozen=True, slots=True)
 class Settings:
     """See `orchestrator.topology.plan.RouterPlan`. `passed` and `seen` are lower-case header names: those
-    that engines get, and those that policies may read."""
+    that engines get, and those that policies may read. `classes` chooses each request's SLO class (they are
+    in `classes.classes`), `tenants` bounds those that have limits."""
 
     clients: Clients
     limits: Limits
@@ -31,9 +34,8 @@ class Settings:
     seed: int
     passed: frozenset[bytes]
     seen: frozenset[bytes]
-    default_class: str | None
-    classes: frozenset[str]
-    tenants: Mapping[str, Any]
+    classes: ClassRules
+    tenants: Mapping[str, TenantLimits]
 
     @classmethod
     def of(cls, plan: Plan, policy_headers: Collection[str] = ()) -> Settings:
@@ -50,22 +52,20 @@ class Settings:
             seed=plan.seed,
             passed=passed,
             seen=passed | frozenset(name.lower().encode() for name in policy_headers),
-            default_class=router.default_class,
-            classes=frozenset(router.slo_classes),
-            tenants=router.tenants,
+            classes=class_rules(router),
+            tenants=tenant_limits(router),
         )
 
-    def slo_class(self, exchange: Exchange, tenant: str | None) -> str | None:
-        """The class that a request names, else its tenant's, else the default. Raises BadRequest."""
-        named = exchange.header(CLASS_HEADER)
-        if named is None:
-            of_tenant = self.tenants[tenant].get("slo_class") if tenant is not None else None
-            return of_tenant or self.default_class
-        name = named.decode("latin-1")
-        if name not in self.classes:
-            known = ", ".join(sorted(self.classes)) or "none"
-            raise BadRequest(f"there is no SLO class {name!r}; known: {known}", reason="unknown-class")
-        return name
+    def slo_class(
+        self, exchange: Exchange, fields: Mapping[str, Any], tenant: str | None, prompt_tokens: int
+    ) -> Chosen:
+        """The class of a request; `fields` are its body's. Raises BadRequest."""
+        named, rules = exchange.header(CLASS_HEADER), self.classes
+        if named is None and rules.idle:
+            return NOTHING
+        return rules.choose(
+            None if named is None else named.decode("latin-1").strip(), fields, tenant, prompt_tokens
+        )
 
 
 def wire_limits(limits: Limits) -> WireLimits:

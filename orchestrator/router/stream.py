@@ -31,6 +31,9 @@ class Usage(NamedTuple):
     cached: int | None = None
 
 
+NO_USAGE = Usage()
+
+
 class EngineError(NamedTuple):
     """An error that an engine reported as an event of a stream: what `Engine.map_error` wants to know."""
 

@@ -61,7 +61,7 @@ class BadAnswer(WireError):
 class Sink(Protocol):
     """Receives one answer: a head, any number of body pieces, then exactly one of end and failure."""
 
-    def on_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    def on_head(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         """Status and headers (lower-case names); interim 1xx answers are never shown."""
         ...
 
@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
                 broken = ValueError(f"the head is over {MAX_HEAD_BYTES} bytes")
         if self._fresh_head:
             self._fresh_head = False
-            self._sink.on_head(self._status, self._headers)
+            self._sink.on_head(self._status, tuple(self._headers))
         if self._parts:
             parts, self._parts = self._parts, []
             if self._sink is not None:

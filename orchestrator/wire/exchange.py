@@ -108,27 +108,30 @@ class Exchange:
                 return value
         return None
 
-    def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
-        """Give the whole answer. Raises RuntimeError when one was already begun."""
+    def respond(self, status: int, body: bytes, headers: Headers = (), lines: bytes = b"") -> None:
+        """Give the whole answer; `lines` are more headers, as they stand in a head.
+
+        Raises RuntimeError when one was already begun.
+        """
         if self.started:
             raise RuntimeError("the answer was already begun")
         self.started = self.ended = True
         if self.closed:
             return
-        head = self._head(status, headers)
-        if status not in _BODILESS:
-            head.append(b"content-length: %d\r\n\r\n" % len(body))
-            if not self._bare:
-                head.append(body)
+        head = self._head(status, headers, lines)
+        if status in _BODILESS:
+            self._peer.send(head + b"\r\n")
         else:
-            head.append(b"\r\n")
-        self._peer.send(b"".join(head))
+            sent = b"" if self._bare else body
+            self._peer.send(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
         self._peer.finished(self._keep)
 
-    def start(self, status: int, headers: Headers = (), length: int | None = None) -> None:
+    def start(
+        self, status: int, headers: Headers = (), length: int | None = None, lines: bytes = b""
+    ) -> None:
         """Begin the answer; `length` None: its end is marked by chunked coding (HTTP/1.0: by closing).
 
-        Raises RuntimeError when one was already begun.
+        `lines` are more headers, as they stand in a head. Raises RuntimeError when one was already begun.
         """
         if self.started:
             raise RuntimeError("the answer was already begun")
@@ -139,18 +142,14 @@ class Exchange:
             self._bare, length = True, None
         if self.closed:
             return
-        head = self._head(status, headers)
-        if status in _BODILESS:
-            head.append(b"\r\n")
-        elif length is not None:
+        head = self._head(status, headers, lines)
+        if length is not None:
             self._left = length
-            head.append(b"content-length: %d\r\n\r\n" % length)
-        elif self.http10:
-            head.append(b"\r\n")
-        else:
+            head += b"content-length: %d\r\n" % length
+        elif status not in _BODILESS and not self.http10:
             self._chunked = True
-            head.append(b"transfer-encoding: chunked\r\n\r\n")
-        self._peer.send(b"".join(head))
+            head += b"transfer-encoding: chunked\r\n"
+        self._peer.send(head + b"\r\n")
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body. Raises RuntimeError outside start..end or past the stated length."""
@@ -187,12 +186,13 @@ class Exchange:
         if not self.closed:
             self._peer.cut()
 
-    def _head(self, status: int, headers: Headers) -> list[bytes]:
-        parts = [status_line(status)]
-        for name, value in headers:
-            parts.append(b"%b: %b\r\n" % (name, value))
+    def _head(self, status: int, headers: Headers, lines: bytes) -> bytes:
+        """Status line and headers, but for those of the framing."""
+        head = status_line(status) + lines
+        for header in headers:
+            head += b"%b: %b\r\n" % header
         if not self._keep:
-            parts.append(b"connection: close\r\n")
+            head += b"connection: close\r\n"
         elif self.http10:
-            parts.append(b"connection: keep-alive\r\n")
-        return parts
+            head += b"connection: keep-alive\r\n"
+        return head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -11,7 +12,7 @@ from orchestrator.clock import FakeClock, SystemClock
 from orchestrator.core.contracts import Assign, Decision, Reject
 from orchestrator.core.types import End, LegEvent, LegKind, Outcome, PathKind, RequestView, Route, Snapshot
 from orchestrator.errors import NoCapacity, Overloaded
-from orchestrator.router.desk import Desk
+from orchestrator.router.desk import Desk, refusal
 
 ROUTE = Route(decode="d0")
 
@@ -58,75 +59,90 @@ class Script:
         return self._give("tick")
 
 
+class Asked:
+    """A request at the desk, and the decisions it has heard."""
+
+    def __init__(self, desk: Desk, name: str) -> None:
+        self.heard: list[Decision] = []
+        desk.submit(view(name), self.heard.append)
+
+
 async def test_a_decision_at_once() -> None:
     script = Script()
     desk = Desk(script, FakeClock())
     script.next = [Assign("a", ROUTE)]
-    assert (await desk.assign(view("a"))).route == ROUTE
+    assert Asked(desk, "a").heard == [Assign("a", ROUTE)]
     assert desk.waiting == 0
 
 
 @pytest.mark.parametrize(("status", "kind"), [(429, Overloaded), (503, NoCapacity)])
-async def test_a_refusal_at_once(status: int, kind: type[Exception]) -> None:
-    script = Script()
-    desk = Desk(script, FakeClock())
-    script.next = [Reject("a", "why", "text", status, 2.0)]
-    with pytest.raises(kind) as caught:
-        await desk.assign(view("a"))
-    assert caught.value.reason == "why"  # type: ignore[attr-defined]
-    assert caught.value.retry_after_s == 2.0  # type: ignore[attr-defined]
+def test_what_a_refusal_becomes(status: int, kind: type[Exception]) -> None:
+    error = refusal(Reject("a", "why", "text", status, 2.0))
+    assert type(error) is kind
+    assert (error.reason, error.retry_after_s) == ("why", 2.0)
 
 
 @pytest.mark.parametrize("by", ["submit", "progress", "finish", "observe"])
 async def test_a_decision_may_come_from_any_later_call(by: str) -> None:
     script = Script()
     desk = Desk(script, FakeClock())
-    first = asyncio.create_task(desk.assign(view("a")))
-    second = asyncio.create_task(desk.assign(view("b")))
-    await asyncio.sleep(0)
+    first, second = Asked(desk, "a"), Asked(desk, "b")
     assert desk.waiting == 2
-    script.next = [Reject("b", "why", "text"), Assign("a", ROUTE), Assign("nobody", ROUTE)]
+    refused = Reject("b", "why", "text")
+    script.next = [refused, Assign("a", ROUTE), Assign("nobody", ROUTE)]
     if by == "submit":
-        third = asyncio.create_task(desk.assign(view("c")))
-        await asyncio.sleep(0)
-        third.cancel()
+        assert not Asked(desk, "c").heard
     elif by == "progress":
         desk.progress(LegEvent("x", LegKind.DECODE, "d0", "done", 0.0))
     elif by == "finish":
         desk.finish(Outcome("x", End.COMPLETED, 200))
     else:
         desk.observe(Snapshot(0.0, ()))
-    assert (await first).route == ROUTE
-    with pytest.raises(Overloaded):
-        await second
+    assert first.heard == [Assign("a", ROUTE)]
+    assert second.heard == [refused]
 
 
 async def test_who_leaves_is_cancelled_and_frees_others() -> None:
     script = Script()
     desk = Desk(script, FakeClock())
-    first = asyncio.create_task(desk.assign(view("a")))
-    second = asyncio.create_task(desk.assign(view("b")))
-    await asyncio.sleep(0)
+    first, second = Asked(desk, "a"), Asked(desk, "b")
     script.next = [Assign("b", ROUTE)]
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    assert (await second).route == ROUTE
+    desk.withdraw("a")
+    assert second.heard == [Assign("b", ROUTE)]
+    assert not first.heard
     assert script.calls == ["submit a", "submit b", "cancel a"]
     assert desk.waiting == 0
 
 
-async def test_leaving_in_the_moment_of_the_decision_is_no_cancel() -> None:
+async def test_leaving_after_the_decision_is_no_cancel() -> None:
     script = Script()
     desk = Desk(script, FakeClock())
-    task = asyncio.create_task(desk.assign(view("a")))
-    await asyncio.sleep(0)
+    Asked(desk, "a")
     script.next = [Assign("a", ROUTE)]
     desk.observe(Snapshot(0.0, ()))
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    desk.withdraw("a")
     assert "cancel a" not in script.calls
+
+
+async def test_a_queue_that_ends_one_by_one_is_no_recursion() -> None:
+    script = Script()
+    desk = Desk(script, FakeClock())
+    ended: list[str] = []
+
+    def end(name: int) -> Callable[[Decision], None]:
+        def told(decision: Decision) -> None:
+            ended.append(decision.request_id)
+            script.next = [Assign(str(name + 1), ROUTE)]
+            desk.finish(Outcome(str(name), End.COMPLETED, 200))
+
+        return told
+
+    many = 2 * sys.getrecursionlimit()
+    for name in range(many):
+        desk.submit(view(str(name)), end(name))
+    script.next = [Assign("0", ROUTE)]
+    desk.observe(Snapshot(0.0, ()))
+    assert ended == [str(name) for name in range(many)]
 
 
 async def test_the_timer_ticks_when_it_is_due() -> None:
@@ -135,8 +151,9 @@ async def test_the_timer_ticks_when_it_is_due() -> None:
     desk = Desk(script, clock)
     script.due = clock.now_s() + 0.01
     script.on_tick = lambda: script.next.append(Assign("a", ROUTE))
-    task = asyncio.create_task(desk.assign(view("a")))
-    assert (await asyncio.wait_for(task, 20)).route == ROUTE
+    heard: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+    desk.submit(view("a"), heard.set_result)
+    assert await asyncio.wait_for(heard, 20) == Assign("a", ROUTE)
     assert script.calls == ["submit a", "tick"]
 
 

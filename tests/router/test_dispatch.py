@@ -286,7 +286,7 @@ async def test_no_more_than_so_many_at_once(make: Make) -> None:
         "too-many-requests",
         "1",
     )
-    assert rig.metrics.now_inflight == 2
+    assert rig.app.inflight == 2
     for client in held:
         client.close()
 

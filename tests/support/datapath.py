@@ -399,7 +399,6 @@ class Counted:
         self.stages: list[str] = []
         self.ttft = self.ttfts.append
         self.itl = self.itls.append
-        self.now_inflight = 0
 
     def request_done(self, outcome: Outcome, path: str, model: str) -> None:
         self.done.append((outcome, str(path), model))
@@ -412,9 +411,6 @@ class Counted:
 
     def stage(self, name: str, seconds: float) -> None:
         self.stages.append(name)
-
-    def inflight(self, requests: int) -> None:
-        self.now_inflight = requests
 
 
 @dataclass
