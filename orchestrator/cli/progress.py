@@ -155,7 +155,9 @@ class Progress:
             self._since_s[i.name] = entered_s
             if i.state is State.PENDING:
                 continue
-            why = i.last_error if i.state in (State.BACKOFF, State.FATAL) else ""
+            # One that begins with an error was found dead: why it is started at all.
+            begins = old is None and i.state is State.STARTING and not i.restarts
+            why = i.last_error if begins or i.state in (State.BACKOFF, State.FATAL) else ""
             timed = old is not None and old.state is not State.PENDING and i.state not in ASKED
             took = f" after {brief_s(spent_s)}" if timed else ""
             yield Text.assemble(

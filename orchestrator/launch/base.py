@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,11 @@ class Process(Protocol):
 
     async def exited(self) -> int | None:
         """Return when the leader has ended: its exit code (negative: killed by that signal), or None when
-        it was adopted and nobody can tell. May be awaited any number of times."""
+        it was adopted and the kernel tells its parent alone. May be awaited any number of times."""
+        ...
+
+    def pids(self) -> Collection[int]:
+        """The leader's pid, then those last known of its tree, of the living and the dead."""
         ...
 
     def terminate(self) -> None:

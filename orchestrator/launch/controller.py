@@ -14,11 +14,11 @@ from orchestrator.clock import SystemClock
 from orchestrator.errors import LaunchError
 from orchestrator.launch import logs
 from orchestrator.launch.control_server import Server
-from orchestrator.launch.keeper import Shell, Tuning
 from orchestrator.launch.local import LocalLauncher
 from orchestrator.launch.paths import Lock, StateDir, reaching
 from orchestrator.launch.probe import HttpProber
 from orchestrator.launch.routerlink import SocketRouterLink
+from orchestrator.launch.shell import Shell, Tuning
 from orchestrator.launch.state import Store
 from orchestrator.launch.supervisor import Supervisor
 

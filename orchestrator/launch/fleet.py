@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from orchestrator.core.lifecycle import Event, State
 from orchestrator.launch.base import Process
-from orchestrator.launch.keeper import Keeper, Shell
+from orchestrator.launch.keeper import Keeper
 from orchestrator.launch.paths import write_private
 from orchestrator.launch.reconcile import Changes
+from orchestrator.launch.shell import Shell
 from orchestrator.launch.state import Record
 from orchestrator.launch.unit import Unit
 from orchestrator.topology.plan import InstancePlan, Plan, dump
@@ -94,7 +95,9 @@ class Fleet:
         if old is not None:
             old.ask(Event.STOP)
             await self.until_all([old], {State.STOPPED})
-        keeper = Keeper(unit, self.shell, old.record if old is not None else self.records.get(unit.name))
+        # A new life that was asked for begins with a clean slate.
+        record = replace(old.record, last_error="") if old is not None else self.records.get(unit.name)
+        keeper = Keeper(unit, self.shell, record)
         self.keep(keeper)
         ports = set(unit.ports.values())
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
-from random import Random
+from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.clock import Clock
 from orchestrator.core.lifecycle import Effect, Event, State, resumed, takes
-from orchestrator.core.restart import RestartPolicy
 from orchestrator.launch import logs
-from orchestrator.launch.base import Launcher, Process
+from orchestrator.launch.base import Process
 from orchestrator.launch.failure import SEARCHED_LINES, Failure, exit_text, explain
 from orchestrator.launch.life import Effects, Life
-from orchestrator.launch.paths import StateDir
-from orchestrator.launch.probe import Prober
+from orchestrator.launch.oom import Oom
 from orchestrator.launch.process import boot_id
-from orchestrator.launch.routerlink import RouterLink
-from orchestrator.launch.state import Record, Store
-from orchestrator.launch.status import InstanceStatus
+from orchestrator.launch.shell import Shell
+from orchestrator.launch.state import Record
+from orchestrator.launch.status import UNWATCHED, InstanceStatus
 from orchestrator.launch.unit import Unit
 
 log = logging.getLogger(__name__)
@@ -30,63 +26,26 @@ ROUTER_MARGIN_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
-    """The supervisor's own times, in seconds; what differs by engine is in the plan."""
-
-    restart: RestartPolicy = field(default_factory=RestartPolicy)
-    probe_first_s: float = 0.1
-    probe_most_s: float = 1.0
-    """Readiness is asked after `probe_first_s`, then at growing intervals up to `probe_most_s`."""
-    door_s: float = 0.2
-    """How often a router that is up is asked whether it can serve."""
-    join_s: float = 30.0
-    """How long the router may take to find a replaced instance that is ready."""
-    leave_s: float = 2.0
-    """How long a leader's helpers may outlive it: Python's resource tracker removes shared memory then."""
-    failed_leave_s: float = 5.0
-    """How long an instance that missed its deadline gets between TERM and KILL."""
-    housekeeping_s: float = 5.0
-    """How often processes are looked up and logs are kept small."""
-    log_max_bytes: int = logs.MAX_BYTES
-
-
-async def _nothing() -> None:
-    """What a shell without a supervisor does about a new router."""
-
-
-@dataclass(slots=True)
-class Shell:
-    """What all keepers work with. `secrets` are struck out of what is reported."""
-
-    state: StateDir
-    store: Store
-    launcher: Launcher
-    prober: Prober
-    router: RouterLink
-    clock: Clock
-    rng: Random
-    tuning: Tuning = field(default_factory=Tuning)
-    secrets: frozenset[str] = frozenset()
-    changed: Callable[[], None] = lambda: None
-    """Called whenever something worth showing has changed."""
-    router_ready: Callable[[], Awaitable[None]] = _nothing
-    """Awaited whenever a new router, which knows of no earlier hint, has become ready."""
-
-
-@dataclass(frozen=True, slots=True)
 class Failed:
-    """What an effect found instead of an event: the incarnation failed. `code` as `Process.exited` tells."""
+    """What an effect found instead of an event: the incarnation failed. If its leader has `exited`, `code` is
+    what `Process.exited` tells."""
 
     text: str
     code: int | None = None
+    exited: bool = False
     hopeless: bool = False
+
+
+def _ended(code: int | None, when: str) -> Failed:
+    return Failed(f"{exit_text(code)} {when}", code, exited=True)
 
 
 class Keeper:
     """One unit from its first start, or its adoption, until it is stopped for good.
 
     One task (`run`) makes all changes of state; `ask` only puts a wish into its box. For an adopted unit
-    `process` is given, and `record` says where it stood; else `record` only hands on the numbering.
+    `process` is given, and `record` says where it stood; else `record` only hands on the numbering, and how
+    the last one ended if it was found dead.
     """
 
     def __init__(
@@ -119,6 +78,7 @@ class Keeper:
                 digest=unit.digest,
                 drain_s=unit.drain_s,
                 incarnation=self.life.incarnation,
+                **_found_dead(record),
             )
 
     @property
@@ -181,12 +141,26 @@ class Keeper:
         # Only an exit proves anything: one that is merely late may have done without the module.
         died = self.state is State.STARTING and failed.code not in (None, 0)
         starting = [word.text for word in unit.argv] if died else []
-        failure = explain(failed.text, failed.code, lines, unit.hints, self._shell.secrets, starting)
+        failure = explain(
+            failed.text,
+            failed.code,
+            lines,
+            unit.hints,
+            self._shell.secrets,
+            starting,
+            exited=failed.exited,
+            oom=self._oom(),
+        )
         self.failure = failure
-        hint = f" ({failure.hint})" if failure.hint else ""
-        log.warning("%s: %s%s", unit.name, failure.text, hint)
-        self._note(last_error=failure.text + hint, exit_code=failed.code)
+        log.warning("%s: %s", unit.name, failure.full)
+        self._note(last_error=failure.full, exit_code=failed.code)
         return failure
+
+    def _oom(self) -> Oom:
+        """Whether the kernel killed a process of this incarnation for want of memory."""
+        if self.process is None:
+            return Oom.UNKNOWN
+        return self._shell.oom.verdict(self.process.pids(), self.process.identity.ticks)
 
     async def _perform(self, effects: Effects) -> Event | Failed:
         """Do what entering a state asks for, in order, until one of it tells what happened."""
@@ -224,7 +198,7 @@ class Keeper:
         try:
             await asyncio.wait({ending, asking}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
-                return Failed(f"{exit_text(ending.result())} before it was ready", ending.result())
+                return _ended(ending.result(), "before it was ready")
             if asking.done():
                 asking.result()
                 if not self.unit.is_router:
@@ -251,8 +225,7 @@ class Keeper:
     async def _watch(self) -> Failed:
         if self.unit.is_router:
             await self._shell.router_ready()
-        code = await self._running().exited()
-        return Failed(f"{exit_text(code)} while it was serving", code)
+        return _ended(await self._running().exited(), "while it was serving")
 
     async def _drain(self) -> Event:
         if self.unit.is_router:
@@ -345,6 +318,13 @@ class Keeper:
             failure=self.failure.lines if self.failure else (),
             hint=self.failure.hint if self.failure else "",
         )
+
+
+def _found_dead(record: Record | None) -> dict[str, Any]:
+    """What of `record` the next life goes on telling: it begins because the last one ended unseen."""
+    if record is None or UNWATCHED not in record.last_error:
+        return {}
+    return {"last_error": record.last_error, "exit_code": record.exit_code}
 
 
 _Do = Callable[[Keeper], Awaitable[Event | Failed | None]]

@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from orchestrator.core.address import split_http_url
 from orchestrator.fabric import ports as fabric_ports
 from orchestrator.launch import logs
 from orchestrator.launch.base import Found, Process
+from orchestrator.launch.ending import exit_code, hold
 from orchestrator.launch.paths import StateDir
 from orchestrator.launch.process import (
     MARK,
@@ -62,12 +64,25 @@ class LocalProcess:
         self._mark = mark
         self._child = child
         self._family: set[Identity] = {identity}
+        self._code: int | None = None
+        self._held = hold(identity) if child is None else None
+        if self._held is not None:
+            self._let_go = weakref.finalize(self, os.close, self._held)
 
     async def exited(self) -> int | None:
         """See `Process`."""
         await ended(self.identity)
-        # The kernel has said that it is over, so this reaps without waiting.
-        return self._child.wait() if self._child is not None else None
+        if self._child is not None:
+            # The kernel has said that it is over, so this reaps without waiting.
+            return self._child.wait()
+        if self._held is not None:
+            self._code, self._held = exit_code(self.identity, self._held), None
+            self._let_go()
+        return self._code
+
+    def pids(self) -> Collection[int]:
+        """See `Process`."""
+        return [self.identity.pid, *(i.pid for i in self._family)]
 
     def terminate(self) -> None:
         """See `Process`."""

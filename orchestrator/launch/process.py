@@ -27,7 +27,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """A line of /proc/PID/stat. `state` is the kernel's letter (R, S, D, Z, ...)."""
+    """A line of /proc/PID/stat. `state` is the kernel's letter (R, S, D, Z, ...); `status` a zombie's wait
+    status, nought where we may not know it."""
 
     identity: Identity
     command: str
@@ -35,6 +36,7 @@ class Stat:
     ppid: int
     pgrp: int
     session: int
+    status: int = 0
 
     @property
     def alive(self) -> bool:
@@ -58,6 +60,7 @@ def read_stat(pid: int) -> Stat | None:
         ppid=int(fields[1]),
         pgrp=int(fields[2]),
         session=int(fields[3]),
+        status=int(fields[49]),
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from orchestrator.core.lifecycle import State
 from orchestrator.launch.unit import ROUTER
 
-UNWATCHED = "it ended while no controller was watching"
-"""The last error of a unit that was found dead, and of which nothing more is known."""
+UNWATCHED = "while no controller was watching"
+"""Words in the last error of a unit that was found dead."""
 
 
 class Phase(StrEnum):

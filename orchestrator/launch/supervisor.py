@@ -14,10 +14,13 @@ from orchestrator.errors import LaunchError
 from orchestrator.launch import logs
 from orchestrator.launch.adopt import inherit, unit_for
 from orchestrator.launch.fleet import Fleet
-from orchestrator.launch.keeper import Keeper, Shell
+from orchestrator.launch.keeper import Keeper
+from orchestrator.launch.postmortem import found_dead
 from orchestrator.launch.process import Mark, alive, boot_id
 from orchestrator.launch.reconcile import Current, Target, reconcile
-from orchestrator.launch.status import UNWATCHED, Phase, Status, router_last
+from orchestrator.launch.shell import Shell
+from orchestrator.launch.state import Record
+from orchestrator.launch.status import Phase, Status, router_last
 from orchestrator.launch.unit import ROUTER, Unit, secrets_of, units_of
 from orchestrator.topology.plan import Plan, dump, parse
 
@@ -102,14 +105,10 @@ class Supervisor:
         units = self._last_units()
         left = inherit(fleet.records, shell.launcher.find(), shell.state.id, boot_id(), alive)
         for record, leader in left.ended:
-            # One that was told to end did what it was told.
-            told = record.state in (State.DRAINING, State.STOPPING)
-            error = record.last_error if told else UNWATCHED
-            log.info("%s: %s", record.name, UNWATCHED)
+            gone = self._buried(record, units.get(record.name))
             if leader is not None:
                 mark = Mark(shell.state.id, record.name, record.incarnation)
                 await shell.launcher.adopt(leader, mark).sweep(0.0)
-            gone = replace(record, state=State.STOPPED, pid=None, ticks=None, last_error=error)
             fleet.records[record.name] = gone
             shell.store.put(gone)
         for adoption in left.adoptions:
@@ -121,6 +120,19 @@ class Supervisor:
         self._chores = [asyncio.create_task(self._keep_house()), asyncio.create_task(self._mind_door())]
         for task in self._chores:
             task.add_done_callback(fleet.note_failure)
+
+    def _buried(self, record: Record, unit: Unit | None) -> Record:
+        """The record of a unit that ended unwatched, with what is known of its end."""
+        gone = replace(record, state=State.STOPPED, pid=None, ticks=None)
+        if record.state in (State.DRAINING, State.STOPPING):
+            # One that was told to end did what it was told.
+            return gone
+        shell = self._shell
+        failure, code = found_dead(shell.state, record, unit, shell.secrets, shell.oom)
+        log.warning("%s: %s", record.name, failure.full)
+        for line in failure.lines:
+            log.warning("%s: | %s", record.name, line)
+        return replace(gone, last_error=failure.full, exit_code=code)
 
     def _last_units(self) -> dict[str, Unit]:
         """The units of the plan that was being run; none if it cannot be read any more."""
@@ -238,6 +250,7 @@ class Supervisor:
         """Keep logs small and family trees known."""
         tuning = self._shell.tuning
         while True:
+            self._shell.oom.look()
             await asyncio.sleep(tuning.housekeeping_s)
             self._shell.launcher.remember(self._fleet.processes())
             for path in list(self._shell.state.logs.glob("*.log")):

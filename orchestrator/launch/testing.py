@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,10 @@ class FakeProcess:
     async def exited(self) -> int | None:
         """See `Process`."""
         return await asyncio.shield(self._over)
+
+    def pids(self) -> Collection[int]:
+        """See `Process`."""
+        return [self.identity.pid]
 
     def terminate(self) -> None:
         """See `Process`."""

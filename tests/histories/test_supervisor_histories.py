@@ -15,8 +15,8 @@ from orchestrator.core.lifecycle import State
 from orchestrator.core.restart import RestartPolicy
 from orchestrator.core.types import Role
 from orchestrator.errors import LaunchError
-from orchestrator.launch.keeper import Shell, Tuning
 from orchestrator.launch.paths import StateDir
+from orchestrator.launch.shell import Shell, Tuning
 from orchestrator.launch.state import Store
 from orchestrator.launch.status import InstanceStatus, Phase, Status
 from orchestrator.launch.supervisor import Supervisor

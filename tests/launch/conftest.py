@@ -19,9 +19,9 @@ from orchestrator.core.types import Role
 from orchestrator.launch import testing
 from orchestrator.launch.base import Process
 from orchestrator.launch.controller import controller
-from orchestrator.launch.keeper import Tuning
 from orchestrator.launch.paths import Lock, StateDir
 from orchestrator.launch.process import Identity, Table, environment, identify, send
+from orchestrator.launch.shell import Tuning
 from orchestrator.launch.status import InstanceStatus, Phase, Status
 from orchestrator.launch.supervisor import Supervisor
 from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan

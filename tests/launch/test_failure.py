@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.engines.base import LogHint
 from orchestrator.launch.failure import SHOWN_LINES, Failure, exit_text, explain, lacks_module
+from orchestrator.launch.oom import Oom
 
 HINTS = (
     LogHint(r"CUDA out of memory", "lower the memory fraction"),
@@ -21,7 +22,7 @@ HINTS = (
         (-9, "killed by SIGKILL"),
         (-11, "killed by SIGSEGV"),
         (-200, "killed by signal 200"),
-        (None, "exited (its code is not known: another controller had started it)"),
+        (None, "ended (code or signal not known: an earlier controller was its parent)"),
     ],
 )
 def test_exit_codes_in_words(code: int | None, text: str) -> None:
@@ -35,6 +36,43 @@ def test_the_first_hint_of_the_adapter_that_matches_wins() -> None:
 
 def test_a_kill_from_outside_points_to_the_kernel() -> None:
     assert "oom" in explain("x", -9, ["all was well"], HINTS, ()).hint
+
+
+KERNEL = "the kernel killed it, or a process of it, for want of memory"
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "oom", "hint"),
+    [
+        (
+            -9,
+            "CUDA out of memory",
+            Oom.PROVEN,
+            "the kernel killed it, or a process of it, for want of memory",
+        ),
+        (1, "worker died", Oom.PROVEN, KERNEL),
+        (None, "", Oom.PROVEN, KERNEL),
+        (1, "CUDA out of memory", Oom.LIKELY, "lower the memory fraction"),
+        (
+            1,
+            "worker died",
+            Oom.LIKELY,
+            "just then the kernel killed a process of this host for want of memory",
+        ),
+        (-9, "", Oom.RULED_OUT, "somebody or something sent it"),
+        (-11, "", Oom.RULED_OUT, "it crashed in native code"),
+        (None, "", Oom.RULED_OUT, ""),
+        (None, "", Oom.UNKNOWN, "a kill, also one for want of memory, leaves no word in a log"),
+    ],
+)
+def test_what_the_kernel_says_of_memory_counts(code: int | None, line: str, oom: Oom, hint: str) -> None:
+    found = explain("x", code, [line], HINTS, (), exited=True, oom=oom).hint
+    assert found.startswith(hint)
+    assert bool(found) is bool(hint)
+
+
+def test_one_that_is_late_has_no_exit_to_be_guessed_at() -> None:
+    assert explain("not ready within 5 s", None, [], HINTS, ()).hint == ""
 
 
 def test_nothing_known_is_nothing_said() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.core.lifecycle import State
 from orchestrator.core.types import Role
+from orchestrator.engines.base import LogHint
 from orchestrator.errors import LaunchError
 from orchestrator.launch import report
 from orchestrator.launch.paths import StateDir, write_private
@@ -71,7 +72,23 @@ async def test_a_living_process_is_told_as_it_was_left(state: StateDir) -> None:
 )
 async def test_a_dead_one_is_told_as_ended_unwatched(state: StateDir, record: Record) -> None:
     (one,) = (await told(state, record)).instances
-    assert (one.state, one.pid, one.uptime_s, one.last_error) == (State.STOPPED, None, None, UNWATCHED)
+    assert (one.state, one.pid, one.uptime_s) == (State.STOPPED, None, None)
+    assert one.last_error.startswith(f"ended {UNWATCHED}")
+
+
+async def test_a_dead_one_is_told_with_what_its_adapter_makes_of_its_log(state: StateDir) -> None:
+    hint = LogHint("CUDA out of memory", "lower mem_fraction")
+    engine = instance("p0", Role.PREFILL, 1, ["engine"], digest="d", hints=(hint,))
+    write_private(state.plan, dump(plan(state.root, engine)))
+    state.log("p0").write_text("CUDA out of memory\n")
+    (one,) = (await told(state, replace(ALIVE, ticks=1, digest="d"))).instances
+    assert one.last_error.endswith(" (lower mem_fraction)")
+
+
+async def test_one_that_an_earlier_controller_found_dead_is_told_as_it_was_found(state: StateDir) -> None:
+    found = replace(ALIVE, state=State.STOPPED, pid=None, last_error=f"exited with code 6 {UNWATCHED}")
+    (one,) = (await told(state, found)).instances
+    assert (one.state, one.last_error) == (State.STOPPED, f"exited with code 6 {UNWATCHED}")
 
 
 async def test_one_that_was_given_up_keeps_its_reason(state: StateDir) -> None:

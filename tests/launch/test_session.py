@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -19,8 +20,10 @@ from orchestrator.errors import LaunchError
 from orchestrator.launch import report, session
 from orchestrator.launch.paths import Lock, controller_pid
 from orchestrator.launch.process import environment, identify
-from orchestrator.launch.status import Phase, Status
+from orchestrator.launch.status import UNWATCHED, Phase, Status
 from orchestrator.launch.testing import word
+
+GUARD_S = 30.0
 
 
 class Seen:
@@ -95,10 +98,40 @@ async def test_controller_killed_with_9_and_the_next_up_adopts(bench: Any, seen:
     assert pids(offline) == before
     assert all(i.uptime_s is not None for i in offline.instances)
     os.kill(before["d0"] or 0, signal.SIGKILL)
-    after = pids(await session.up_detached(plan, seen, None))
+    await bench.eventually(lambda: identify(before["d0"] or 0) is None)
+    (dead,) = (i for i in (await report.status(bench.state)).instances if i.name == "d0")
+    assert UNWATCHED in dead.last_error
+    status = await session.up_detached(plan, seen, None)
+    after = pids(status)
     assert controller_pid(bench.state) != first
     assert {n for n in after if after[n] == before[n]} == {"p0", "router"}
+    (reborn,) = (i for i in status.instances if i.name == "d0")
+    assert UNWATCHED in reborn.last_error
+    assert f"d0: {reborn.last_error}" in bench.log("controller")
     assert await session.down(bench.state, seen)
+
+
+async def test_an_adopted_one_that_dies_is_told_of_like_any_other(bench: Any, seen: Seen) -> None:
+    hint = LogHint("CUDA out of memory", "lower mem_fraction")
+    engine = bench.engine("p0", "--say", "CUDA out of memory", hints=(hint,))
+    engines = engine, bench.engine("d0", max_restarts=0)
+    before = pids(await session.up_detached(bench.plan(*engines), seen, None))
+    kill_controller(bench)
+    await session.up_detached(bench.plan(*engines), seen, None)
+    for pid in before.values():
+        os.kill(pid or 0, signal.SIGKILL)
+    async with asyncio.timeout(GUARD_S):
+        while True:
+            p0, d0 = (await report.status(bench.state)).instances
+            if (p0.state, p0.restarts, d0.state) == (State.READY, 1, State.FATAL):
+                break
+    # Not every kernel tells anybody but the parent how a process ended; then this is said.
+    unknown = "ended (code or signal not known: an earlier controller was its parent)"
+    ends = {-9: "killed by SIGKILL", None: unknown}
+    assert p0.last_error == f"{ends[d0.exit_code]} while it was serving (lower mem_fraction)"
+    assert d0.last_error.startswith(f"{ends[d0.exit_code]} while it was serving (")
+    assert d0.failure == ("loading weights",)
+    await session.down(bench.state, seen)
 
 
 async def test_down_needs_no_controller(bench: Any, seen: Seen) -> None:
