@@ -78,6 +78,12 @@ class _Simulated:
         start += [Word(word, f"role {spec.role.value}") for word in ("--role", spec.role.value)]
         return base.Command(argv=(*start, *flags.words(merged)), env=flags.variables(spec.env))
 
+    def pace(self, spec: InstanceSpec) -> float:
+        """How many times as fast as its launch profile's prior the instance is: `speed`, flag or option."""
+        given = spec.flags.get("speed")
+        value = spec.options.get("speed") if given is None else given.value
+        return _number(value) or 1.0
+
     def facts(self, spec: InstanceSpec) -> Mapping[str, Any]:
         """The dialect's, with the simulator's own vocabulary unless the topology names a size."""
         return REAL[self.dialect].facts(replace(spec, vocab_size=spec.vocab_size or VOCABULARY))
@@ -117,6 +123,15 @@ class SimVLLM(_Simulated, VLLM):
 
 DIALECTS: Mapping[str, type[Sim] | type[SimVLLM]] = {"sglang": Sim, "vllm": SimVLLM}
 REAL: Mapping[str, base.Engine] = {"sglang": SGLang(), "vllm": VLLM()}
+
+
+def _number(value: object) -> float | None:
+    """What the command line will say, as a number; None for what the lint refuses anyway, or for nothing."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if number > 0 else None
 
 
 def _transfer(dialect: str, spec: InstanceSpec) -> dict[str, str]:

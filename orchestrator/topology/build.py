@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.layout import Layout, lay_out, shape_of
 from orchestrator.topology.lint import lint, lint_engines
 from orchestrator.topology.plan import InstancePlan, Plan
+from orchestrator.topology.prior import as_fact
 from orchestrator.topology.router_plan import plan_router
 from orchestrator.topology.schema import Node
 from orchestrator.topology.settings import as_settings, layered
@@ -201,7 +202,7 @@ def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) ->
         env=env,
         ports=spec.ports,
         probes=probes,
-        facts=_facts(part, spec),
+        facts=_facts(inputs, part, spec),
         labels=_labels(inputs, part, node),
         devices=spec.devices,
         options=spec.options,
@@ -226,12 +227,20 @@ def _command(inputs: Inputs, part: Part, spec: InstanceSpec) -> tuple[tuple[Word
     return marked(argv, inputs.secrets), marked_env(env, inputs.secrets)
 
 
-def _facts(part: Part, spec: InstanceSpec) -> dict[str, Any]:
-    """What the adapter knows beforehand; of an engine that others started, nothing that pdctl would set."""
+def _facts(inputs: Inputs, part: Part, spec: InstanceSpec) -> dict[str, Any]:
+    """What is known beforehand; of an engine that others started, nothing that pdctl would set."""
     known = dict(part.adapter.facts(spec))
     if part.pool.external is not None:
         # An adapter states `idle_s` because it rendered the keep-alive time-out behind it.
         known.pop("idle_s", None)
+    known |= {name: n for name, n in (("dp_size", spec.shape.dp), ("pp_size", spec.shape.pp)) if n > 1}
+    if part.pool.may_prefill:
+        known["may_prefill"] = True
+    prior = None if spec.role is Role.ENCODE else part.profile.prior
+    if prior is not None and prior.holds_for(inputs.topology.model.path or spec.served_name, spec.shape.tp):
+        named = (spec.transfer, known.get("transfer"))
+        pace: Callable[[InstanceSpec], float] = getattr(part.adapter, "pace", lambda _: 1.0)
+        known["prior"] = as_fact(prior, [t for t in named if isinstance(t, str)], pace(spec))
     return known
 
 

@@ -12,7 +12,7 @@ from orchestrator.core.types import Role
 from orchestrator.engines.base import InstanceSpec, LintContext
 from orchestrator.errors import Problem
 from orchestrator.topology.inputs import Inputs, Part
-from orchestrator.topology.problems import close_to
+from orchestrator.topology.lint_slo import class_pools, classes, promises, waits
 from orchestrator.topology.source import Place
 from orchestrator.topology.values import REFERENCE
 
@@ -173,19 +173,6 @@ def pins(inputs: Inputs) -> Iterator[Problem]:
                 yield inputs.source.problem((*part.place, "pin", index, "gpus"), message, rule="pins")
 
 
-def classes(inputs: Inputs) -> Iterator[Problem]:
-    """SLO classes that are named exist."""
-    topology = inputs.topology
-    named: list[tuple[Place, str | None]] = [
-        (("scheduling", "default_class"), topology.scheduling.default_class)
-    ]
-    named += [(("tenants", name, "slo_class"), t.slo_class) for name, t in topology.tenants.items()]
-    for place, name in named:
-        if name is not None and name not in topology.slo_classes:
-            hint = close_to(name, topology.slo_classes)
-            yield inputs.source.problem(place, f"there is no SLO class {name!r}", hint=hint, rule="classes")
-
-
 def admin_key(inputs: Inputs) -> Iterator[Problem]:
     """Who reaches the admin listener can take engines out; `auth: none` lets in clients, not operators."""
     router = inputs.topology.router
@@ -259,6 +246,9 @@ RULES: Sequence[Callable[[Inputs], Iterator[Problem]]] = (
     ephemeral_ports,
     pins,
     classes,
+    class_pools,
+    promises,
+    waits,
     admin_key,
     inline_secrets,
     untried,

@@ -55,6 +55,7 @@ class Limits:
     max_body_bytes: int = 64 * 1024 * 1024
     max_header_bytes: int = 64 * 1024
     max_inflight: int = 10_000
+    max_queue: int = 10_000
     header_timeout_s: float = 30.0
     body_timeout_s: float = 120.0
 
@@ -64,6 +65,7 @@ class Timeouts:
     """Deadlines of a request's stages, in seconds; nothing waits without one."""
 
     connect_s: float = 2.0
+    queue_s: float = 600.0
     prefill_s: float = 300.0
     first_token_s: float = 300.0
     inter_token_s: float = 60.0
@@ -80,10 +82,25 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
+class Decisions:
+    """The decision log: `record` is `sampled` (a share of `sample`), `full` or `off`.
+
+    `keep_bytes` bounds the disk space it takes; `prompts`: records hold the prompts themselves.
+    """
+
+    record: str = "sampled"
+    sample: float = 0.1
+    keep_bytes: int = 64 * 1024 * 1024
+    prompts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RouterPlan:
     """The router as one more process of the plan, and all it is configured with.
 
-    `scheduling` is the chosen scheduling profile as plain data, validated when the plan was made.
+    `scheduling` is the chosen scheduling profile as plain data, validated when the plan was made; so are
+    `predictor` (`use` and the parameters), `slo_classes` and `tenants` by name, and `priorities`, which
+    `topology.slo` reads. `slo_classes` holds the shipped ones too; `service_tiers` are classes by tier.
     For a `kind` other than `pdctl`, only argv, env, url and probes matter.
     """
 
@@ -105,6 +122,10 @@ class RouterPlan:
     default_class: str | None = None
     slo_classes: Mapping[str, Any] = field(default_factory=dict)
     tenants: Mapping[str, Any] = field(default_factory=dict)
+    service_tiers: Mapping[str, str] = field(default_factory=dict)
+    priorities: tuple[Mapping[str, Any], ...] = ()
+    predictor: Mapping[str, Any] = field(default_factory=lambda: {"use": "stages"})
+    decisions: Decisions = Decisions()
     drain_s: float = 30.0
     cwd: str | None = None
     max_restarts: int = 20

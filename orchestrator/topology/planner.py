@@ -9,10 +9,13 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import PydanticCustomError
+
 from orchestrator.core.types import Role
 from orchestrator.engines.base import Engine
 from orchestrator.errors import ParamError, PdctlError, PluginError, Problem, TopologyError
 from orchestrator.policy.build import build as build_policies
+from orchestrator.policy.build import make_policy
 from orchestrator.policy.profiles import PROFILES, complete
 from orchestrator.topology.adapters import load_adapter
 from orchestrator.topology.build import build
@@ -22,11 +25,17 @@ from orchestrator.topology.model import vocab_size
 from orchestrator.topology.plan import Plan
 from orchestrator.topology.problems import close_to
 from orchestrator.topology.profiles import Finder, LaunchProfile, shipped_roots
+from orchestrator.topology.scheduling_schema import parse_plugin
 from orchestrator.topology.schema import Pool
 from orchestrator.topology.source import Place
 from orchestrator.topology.words import runtime_words
 
 DEFAULT_FILE = Path("topology.yaml")
+
+PREDICTORS = "pdctl.predictors"
+
+NOT_SAID = "its adapter does not say that they could (`no_local_prefill = None`)"
+"""Why decode instances of an adapter may not compute prompts, unless it has a word on that."""
 
 AskVersions = Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]
 """Interpreter words and distribution names to the versions found; raises PdctlError if it does not run."""
@@ -122,6 +131,7 @@ def _follow(found: Draft, roots: Sequence[Traversable]) -> _Found:
         _follow_pool(found, led, finder, name, pool)
     _follow_nodes(found, led)
     _follow_scheduling(found, led)
+    _follow_predictor(found, led)
     led.problems = list(dict.fromkeys(led.problems))
     return led
 
@@ -144,6 +154,9 @@ def _follow_pool(found: Draft, led: _Found, finder: Finder, name: str, pool: Poo
         message = f"engine {pool.engine} has no role {pool.role.value!r} here; it has {can}"
         why = getattr(adapter, "lacks", {}).get(pool.role)
         led.problems.append(found.source.problem((*place, "role"), message, hint=why))
+    elif pool.may_prefill and (why := getattr(adapter, "no_local_prefill", NOT_SAID)) is not None:
+        message = f"engine {pool.engine} cannot compute prompts in a decode pool: {why}"
+        led.problems.append(found.source.problem((*place, "may_prefill"), message))
     if pool.external is not None:
         led.profiles[name] = LaunchProfile()
         return
@@ -192,6 +205,28 @@ def _follow_scheduling(found: Draft, led: _Found) -> None:
         message = f"there is no scheduling profile {chosen!r}"
         hint = close_to(chosen, [*own, *PROFILES])
         led.problems.append(found.source.problem(("scheduling", "profile"), message, hint=hint))
+
+
+def _follow_predictor(found: Draft, led: _Found) -> None:
+    """Make the predictor that is written once, to see that it is there and takes its parameters."""
+    section = found.source.data.get("scheduling")
+    given = section.get("predictor") if isinstance(section, dict) else None
+    if given is None:
+        return
+    place: Place = ("scheduling", "predictor")
+    try:
+        written = parse_plugin(given)
+    except (ValueError, PydanticCustomError):
+        return  # told with the rest of the form
+    params = {name: value for name, value in written.items() if name != "use"}
+    try:
+        make_policy(written["use"], params, found.folder.base, group=PREDICTORS)
+    except PluginError as error:
+        below = (*place, "use") if isinstance(given, dict) else place
+        led.problems += [_at(found, below, problem) for problem in error.problems]
+    except ParamError as error:
+        for path, problem in zip(error.paths, error.problems, strict=True):
+            led.problems.append(_at(found, (*place, *path), problem))
 
 
 def _at(found: Draft, place: Place, problem: Problem) -> Problem:

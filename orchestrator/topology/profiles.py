@@ -18,6 +18,7 @@ from orchestrator.core.types import Role
 from orchestrator.engines.base import Setting
 from orchestrator.errors import Problem
 from orchestrator.topology.known import EXTENSION, json_schema
+from orchestrator.topology.prior import Prior
 from orchestrator.topology.problems import close_to, translate
 from orchestrator.topology.settings import as_settings, layered
 from orchestrator.topology.source import Place, Source, read
@@ -46,6 +47,7 @@ class ProfileFile(RoleProfile):
 
     description: Text = Field(description="One sentence: which machines it is for.")
     tried: bool = Field(True, description="`false`: written from documentation; nobody has run it yet.")
+    prior: Prior | None = Field(None, description="How fast the engine is, as far as it is known.")
     extends: Text | None = Field(
         None, description="The profile it builds on: `engine/name`, or a path relative to this file."
     )
@@ -67,6 +69,7 @@ class LaunchProfile:
     drain_s: float = 30.0
     max_restarts: int = 5
     tried: bool = True
+    prior: Prior | None = None
 
 
 def shipped_roots() -> list[Traversable]:
@@ -131,7 +134,8 @@ class Finder:
             layers.append((parsed.roles[role], ("roles", role.value)))
         for layer, place in layers:
             base = _over(base, layer, source, place)
-        return replace(base, name=name, tried=base.tried and parsed.tried), problems
+        tried, prior = base.tried and parsed.tried, parsed.prior or base.prior
+        return replace(base, name=name, tried=tried, prior=prior), problems
 
     def _base_of(
         self, path: Traversable, extends: str, role: Role, source: Source, seen: tuple[str, ...]

@@ -88,7 +88,7 @@ def _form(schema: Json, field: Json) -> str:
     kind = field.get("type", "any")
     if isinstance(kind, list):
         return "any YAML value" if len(kind) > 3 else " or ".join(k for k in kind if k != "null")
-    if "(ms|s|m|h)" in field.get("pattern", ""):
+    if "|ms|s|m|h)" in field.get("pattern", ""):
         return "duration"
     if "i?B" in field.get("pattern", ""):
         return "size"

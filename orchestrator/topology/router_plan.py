@@ -13,9 +13,10 @@ from orchestrator.engines.base import HttpCall, Probes, Word
 from orchestrator.engines.routers import KINDS, Behind, Front
 from orchestrator.errors import Problem
 from orchestrator.topology.inputs import Inputs
-from orchestrator.topology.plan import Credentials, InstancePlan, Limits, RouterPlan, Timeouts
-from orchestrator.topology.schema import SloClass, Tenant
+from orchestrator.topology.plan import Credentials, Decisions, InstancePlan, Limits, RouterPlan, Timeouts
+from orchestrator.topology.schema import Topology
 from orchestrator.topology.settings import as_settings
+from orchestrator.topology.slo import class_data, resolved, tenant_data, tiers
 from orchestrator.topology.words import marked, marked_env, run_by
 
 ROLE = "role"
@@ -106,11 +107,13 @@ def _settings(inputs: Inputs) -> dict[str, Any]:
             max_body_bytes=limits.max_body,
             max_header_bytes=limits.max_header,
             max_inflight=limits.max_inflight,
+            max_queue=limits.max_queue,
             header_timeout_s=limits.header_timeout,
             body_timeout_s=limits.body_timeout,
         ),
         "timeouts": Timeouts(
             connect_s=timeouts.connect,
+            queue_s=timeouts.queue_s,
             prefill_s=timeouts.prefill,
             first_token_s=timeouts.first_token,
             inter_token_s=timeouts.inter_token,
@@ -118,29 +121,26 @@ def _settings(inputs: Inputs) -> dict[str, Any]:
         ),
         "scheduling": inputs.scheduling,
         "pass_headers": router.pass_headers,
-        "default_class": topology.scheduling.default_class,
-        "slo_classes": {name: _slo(c) for name, c in topology.slo_classes.items()},
-        "tenants": {name: _tenant(t) for name, t in topology.tenants.items()},
+        **_choosing(topology, timeouts.queue_s),
     }
 
 
-def _slo(slo: SloClass) -> dict[str, Any]:
+def _choosing(topology: Topology, queue_s: float) -> dict[str, Any]:
+    """How requests get their class, what that promises, and what predicts and records it."""
+    scheduling, decisions = topology.scheduling, topology.scheduling.decisions
     return {
-        "ttft_s": slo.ttft,
-        "itl_s": slo.itl,
-        "tpot_s": slo.tpot,
-        "e2e_s": slo.e2e,
-        "attainment": slo.attainment,
-        "priority": slo.priority,
-    }
-
-
-def _tenant(tenant: Tenant) -> dict[str, Any]:
-    return {
-        "keys": [key.get_secret_value() for key in tenant.keys],
-        "slo_class": tenant.slo_class,
-        "max_inflight": tenant.max_inflight,
-        "weight": tenant.weight,
+        "default_class": scheduling.default_class,
+        "slo_classes": {name: class_data(slo, queue_s) for name, slo in resolved(topology).items()},
+        "tenants": {name: tenant_data(tenant) for name, tenant in topology.tenants.items()},
+        "service_tiers": tiers(topology),
+        "priorities": tuple(span.model_dump() for span in scheduling.priorities),
+        "predictor": dict(scheduling.predictor),
+        "decisions": Decisions(
+            record=decisions.record,
+            sample=decisions.sample,
+            keep_bytes=decisions.keep,
+            prompts=decisions.prompts,
+        ),
     }
 
 

@@ -24,6 +24,10 @@ from orchestrator.topology.values import (
     Text,
 )
 
+QUEUE_S = 600.0
+"""How long a request may wait in the router unless told otherwise: what clients' own time-outs allow (the
+OpenAI SDK's is 600 s)."""
+
 
 class LimitsConfig(Strict):
     """Bounds on what clients send."""
@@ -33,6 +37,9 @@ class LimitsConfig(Strict):
         default="64KiB", validate_default=True, description="Largest request head (431)."
     )
     max_inflight: Count = Field(10_000, description="Most requests at once (429).")
+    max_queue: Count = Field(
+        10_000, description="Most of them that may wait in the router for an endpoint (429)."
+    )
     header_timeout: Duration = Field(
         default="30s", validate_default=True, description="For a request's head to arrive whole."
     )
@@ -40,11 +47,21 @@ class LimitsConfig(Strict):
         default="2m", validate_default=True, description="For a request's body to arrive whole."
     )
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if "max_queue" in self.model_fields_set and self.max_queue > self.max_inflight:
+            raise findings([(("max_queue",), f"is never reached: `max_inflight` is {self.max_inflight}")])
+        return self
+
 
 class TimeoutsConfig(Strict):
     """Deadlines of a request's stages; nothing waits without one."""
 
     connect: Duration = Field(default="2s", validate_default=True, description="To connect to an engine.")
+    queue: Duration | None = Field(
+        None,
+        description="To be given an endpoint, in the router. Default: 10m, or `total` if shorter.",
+    )
     prefill: Duration = Field(
         default="5m", validate_default=True, description="For the prefill leg to answer."
     )
@@ -55,6 +72,17 @@ class TimeoutsConfig(Strict):
         default="60s", validate_default=True, description="Between two pieces of a stream."
     )
     total: Duration = Field(default="1h", validate_default=True, description="For the whole request.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.queue is not None and self.queue > self.total:
+            raise findings([(("queue",), f"is never reached: `total` is {self.total:g} s")])
+        return self
+
+    @property
+    def queue_s(self) -> float:
+        """Seconds that a request may wait for its endpoint."""
+        return min(QUEUE_S, self.total) if self.queue is None else self.queue
 
 
 class CredentialsConfig(Strict):

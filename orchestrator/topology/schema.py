@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from orchestrator.core.types import Role
 from orchestrator.topology.router_schema import Router
+from orchestrator.topology.scheduling_schema import Scheduling
+from orchestrator.topology.slo_schema import SloClass, Tenant
 from orchestrator.topology.strict import Findings, Runtime, Strict, findings
 from orchestrator.topology.values import (
     Count,
@@ -24,7 +26,6 @@ from orchestrator.topology.values import (
     Nics,
     Port,
     PortRange,
-    Secret,
     Text,
 )
 
@@ -116,6 +117,11 @@ class Pool(Strict):
     pin: tuple[Pin, ...] | None = Field(
         None, min_length=1, description="Node and GPUs of each instance, in order, instead of `nodes`."
     )
+    may_prefill: bool = Field(
+        False,
+        description="Whether decode instances may also compute prompts themselves, where that is predicted "
+        "better than a hand-off; for engines whose decode instances can.",
+    )
     transfer: Text | None = Field(
         None,
         description="KV transfer backend or connector, as the engine names it; of encoders, how embeddings "
@@ -150,6 +156,8 @@ class Pool(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         found = _pin_findings(self) + _external_findings(self)
+        if self.may_prefill and self.role is not Role.DECODE:
+            found.append((("may_prefill",), f"is for decode pools; this one's role is {self.role.value}"))
         if found:
             raise findings(found)
         return self
@@ -181,40 +189,6 @@ def _external_findings(pool: Pool) -> Findings:
     return [((name,), "has no effect on external engines, which pdctl does not launch") for name in given]
 
 
-class Scheduling(Strict):
-    """How the router chooses endpoints."""
-
-    profile: Text = Field("default", description="The scheduling profile in force.")
-    profiles: dict[Name, dict[str, Any]] = Field(
-        default_factory=dict, description="Your own profiles by name; their form is in policies.md."
-    )
-    default_class: Name | None = Field(
-        None, description="SLO class of requests that name none. Accepted and checked; not used yet."
-    )
-
-
-class SloClass(Strict):
-    """What a kind of request is promised. Accepted and checked; not used yet."""
-
-    ttft: Duration | None = Field(None, description="Time to first token.")
-    itl: Duration | None = Field(None, description="Longest gap between two tokens.")
-    tpot: Duration | None = Field(None, description="Mean gap between tokens.")
-    e2e: Duration | None = Field(None, description="Time to the last token.")
-    attainment: float = Field(0.99, gt=0, le=1, description="Share of requests that must meet it.")
-    priority: Literal["interactive", "batch"] = Field(
-        "interactive", description="`batch` fills the gaps that `interactive` leaves."
-    )
-
-
-class Tenant(Strict):
-    """A group of clients. Its keys are accepted; the rest is checked, and not used yet."""
-
-    keys: tuple[Secret, ...] = Field((), description="Its client keys, beside those of `router.credentials`.")
-    slo_class: Name | None = Field(None, description="SLO class of its requests that name none.")
-    max_inflight: Count | None = Field(None, description="Most requests it may have in the router at once.")
-    weight: float = Field(1.0, gt=0, description="Its share when tenants compete.")
-
-
 class Topology(Strict):
     """A deployment: one model, its engines, and the router in front of them."""
 
@@ -227,8 +201,13 @@ class Topology(Strict):
     )
     pools: dict[Name, Pool] = Field(min_length=1, description="Instances by role; the name is yours.")
     router: Router = Field(default_factory=Router, description="The endpoint in front of the engines.")
-    scheduling: Scheduling = Field(Scheduling(), description="How the router chooses endpoints.")
-    slo_classes: dict[Name, SloClass] = Field(default_factory=dict, description="Promises by name.")
+    scheduling: Scheduling = Field(
+        default_factory=Scheduling, description="How the router chooses endpoints."
+    )
+    slo_classes: dict[Name, SloClass] = Field(
+        default_factory=dict,
+        description="Promises by name, beside those that are shipped: `realtime`, `interactive`, `batch`.",
+    )
     tenants: dict[Name, Tenant] = Field(default_factory=dict, description="Groups of clients by name.")
     state_dir: Text | None = Field(
         None, description="Plan, database, sockets and logs. Default: `$XDG_STATE_HOME/pdctl/NAME`."

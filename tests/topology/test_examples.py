@@ -20,6 +20,8 @@ ENVIRON = {
     "HOME": "/home/me",
     "PDCTL_CLIENT_KEY": "client-key",
     "PDCTL_ENGINE_KEY": "engine-key",
+    "PDCTL_CHAT_KEY": "chat-key",
+    "PDCTL_NIGHT_KEY": "night-key",
     "HF_TOKEN": "hf-token",
 }
 
@@ -71,7 +73,7 @@ def test_no_secret_is_in_a_golden_plan() -> None:
 
 def test_examples_can_run_side_by_side_on_one_host() -> None:
     """The endpoints of the examples that run anywhere do not collide."""
-    anywhere = [p for p in EXAMPLES if p.stem.startswith(("quickstart", "sim-", "real-"))]
+    anywhere = [p for p in EXAMPLES if p.stem.startswith(("quickstart", "sim-", "slo", "real-"))]
     listeners = [port for p in anywhere for r in [plan_of(p).router] if r for port in (r.port, r.admin_port)]
     assert len(set(listeners)) == len(listeners)
 

@@ -65,7 +65,7 @@ def test_its_settings(site, pair: str) -> None:
     assert router.pass_headers == ("x-session",)
     assert router.drain_s == 0
     assert {name: word.text for name, word in router.env.items()} == {"A": "1"}
-    assert router.slo_classes["fast"]["ttft_s"] == 0.3
+    assert router.slo_classes["fast"]["ttft"]["seconds"] == 0.3
     assert router.tenants["t"]["keys"] == ["xyz", "abc"]
     assert router.default_class == "fast"
     assert router.scheduling["decode"] == {"picker": "round-robin"}

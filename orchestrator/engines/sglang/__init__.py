@@ -48,6 +48,8 @@ class SGLang:
     hints: ClassVar[tuple[base.LogHint, ...]] = HINTS
     distributions: ClassVar[tuple[str, ...]] = ("sglang",)
     """The packages whose version is the engine's, asked of its environment when a plan is made."""
+    no_local_prefill: ClassVar[str | None] = "its decode server takes only what a prefill server hands over"
+    """Why a decode instance cannot compute a prompt itself: without a room it answers 400."""
     dies_of_unknown_tokens: ClassVar[bool] = True
     """Whether a token id beyond the vocabulary ends it, so that a plan warns where the size is not known."""
 
