@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 from orchestrator.core.frozen import frozen
 from orchestrator.core.types import Endpoint, Prediction, Snapshot
@@ -99,6 +100,46 @@ class Decoded:
     """It ended by itself: its length is one of the class's lengths. One that was cut off tells a bound."""
 
 
+@frozen(frozen=True, slots=True)
+class StageAccuracy:
+    """One stage's predictions against what came: sums over all outcomes, and the recent figures.
+
+    `bias` is the geometric mean of actual / predicted (1: none), `error` the median of how far one is off the
+    other, as a share.
+    """
+
+    stage: str
+    outcomes: int
+    predicted_s: float
+    actual_s: float
+    bias: float
+    error: float
+
+
+@frozen(frozen=True, slots=True)
+class Coverage:
+    """How many first tokens came within the quantiles of their predictions, made at `horizon`.
+
+    `within` counts by quantile, as it stood when the outcome came. `given` predictions were made at the
+    quantile that the request's class asks for, `kept` of them held.
+    """
+
+    horizon: str
+    outcomes: int
+    within: Mapping[float, int]
+    given: int = 0
+    kept: int = 0
+
+
+@frozen(frozen=True, slots=True)
+class Accuracy:
+    """A predictor's own account of one endpoint, or of a pool (what is predicted before one is chosen)."""
+
+    name: str
+    stages: tuple[StageAccuracy, ...] = ()
+    coverage: tuple[Coverage, ...] = ()
+
+
 class Predictor(Protocol):
     """Predicts stage times per instance, and learns from what happened; no I/O, no clock.
 
@@ -150,4 +191,13 @@ class Predictor(Protocol):
 
     def observe(self, snapshot: Snapshot, now_s: float) -> None:
         """Take the endpoints as they are: joins, restarts, and what `Load.counters` tell."""
+        ...
+
+
+@runtime_checkable
+class Accountable(Protocol):
+    """A predictor that keeps books of itself."""
+
+    def report(self) -> tuple[Accuracy, ...]:
+        """Every endpoint's and pool's figures so far."""
         ...
