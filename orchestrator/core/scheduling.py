@@ -15,6 +15,7 @@ from orchestrator.core.contracts import Assign, Context, Decision, Reject
 from orchestrator.core.frozen import frozen
 from orchestrator.core.inflight import Ledger
 from orchestrator.core.prefix import PrefixIndex
+from orchestrator.core.prefixcheck import PrefixCheck
 from orchestrator.core.types import (
     Choice,
     Endpoint,
@@ -168,6 +169,7 @@ class ImmediateScheduler:
         self.profile = profile
         self.ledger = Ledger()
         self.prefix = PrefixIndex()
+        self.cached = PrefixCheck(self.prefix, block_tokens)
         self._rng = rng
         self._serves = serves
         self._block_tokens = block_tokens
@@ -175,6 +177,7 @@ class ImmediateScheduler:
         self._on_accounting_error = on_accounting_error
         self._drain = Drain()
         self._incarnations: dict[str, str] = {}
+        self._pages: dict[str, int | None] = {}
         self._places: dict[tuple[str, PathKind], Places] = {}
 
     heeds: ClassVar[frozenset[str]] = frozenset({"first_token", "done"})
@@ -210,8 +213,10 @@ class ImmediateScheduler:
         if event.what in self.heeds and event.request_id in self.ledger:
             if event.leg is LegKind.DECODE or event.leg is LegKind.UNIFIED:
                 self.ledger.handed_over(event.request_id)
+                self.cached.computed(event.request_id)
             elif event.leg is LegKind.PREFILL and event.what == "done":
                 self.ledger.prefill_done(event.request_id)
+                self.cached.computed(event.request_id)
         return ()
 
     def cancel(self, request_id: str, now_s: float) -> Sequence[Decision]:
@@ -220,6 +225,7 @@ class ImmediateScheduler:
 
     def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
         """Release all that the request held: nothing if it was refused (its outcome has no route)."""
+        self.cached.ended(outcome)
         try:
             work = self.ledger.finish(outcome.request_id)
         except AccountingError as error:
@@ -240,6 +246,7 @@ class ImmediateScheduler:
         for endpoint_id in self._incarnations.keys() - incarnations.keys():
             self.prefix.drop(endpoint_id)
         self._incarnations = incarnations
+        self._pages = {e.id: e.block_size for e in snapshot.endpoints}
         self._places.clear()
         self.ledger.observe(snapshot.endpoints)
         return ()
@@ -278,13 +285,9 @@ class ImmediateScheduler:
         return prefill, decode, single
 
     def _account(self, request: RequestView, route: Route, now_s: float) -> None:
-        if request.path is PathKind.TOKENIZE:
-            self.ledger.start(request, route, now_s)
-            return
         where = route.prefill or route.decode
-        cached = self.prefix.cached_blocks(where, request.block_hashes) * self._block_tokens
+        cached = self.cached.sent(request, where, self._pages.get(where))
         self.ledger.start(request, route, now_s, cached_tokens=cached)
-        self.prefix.sent(where, request.block_hashes)
 
     def _no_capacity(self, request: RequestView, snapshot: Snapshot) -> Reject:
         mine = [e for e in snapshot.endpoints if e.model == request.model]

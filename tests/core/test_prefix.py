@@ -1,4 +1,4 @@
-"""Block hashes, and the index of what each endpoint holds: exact, bounded, forgetful on demand."""
+"""Block hashes, and the index of what each endpoint holds: exact, bounded, forgetful on demand, corrected."""
 
 import os
 import subprocess
@@ -125,24 +125,160 @@ def test_capacity_follows_the_endpoints_memory_within_a_bound():
     assert index.blocks("p0") == prefix.MAX_CAPACITY_BLOCKS
 
 
-PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=40)
+class Naive:
+    """What the index must answer: one list of single blocks per endpoint, walked block by block."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.held: dict[str, list[int]] = {}
+
+    def sent(self, endpoint, blocks):
+        held = self.held.setdefault(endpoint, [])
+        for block in reversed(blocks[: self.capacity]):
+            if block in held:
+                held.remove(block)
+            held.append(block)
+        del held[: max(0, len(held) - self.capacity)]
+
+    def cached(self, endpoint, blocks):
+        held = self.held.get(endpoint, [])
+        leading = [block in held for block in blocks]
+        return leading.index(False) if False in leading else len(leading)
+
+
+PROMPT = st.lists(st.integers(0, 2), min_size=1, max_size=8)
+TRAFFIC = st.lists(st.tuples(st.integers(0, 3), PROMPT), min_size=1, max_size=40)
+
+
+@settings(max_examples=300)
+@given(TRAFFIC, st.integers(1, 12))
+def test_it_answers_as_lists_of_single_blocks_would(traffic, capacity):
+    """Whatever is sent, split, joined and evicted; one walk for all endpoints agrees with one for each."""
+    index, naive = PrefixIndex(default_capacity=capacity), Naive(capacity)
+    chains = [chain(1, bytes(prompt), 1) for _, prompt in traffic]
+    for (where, _), blocks in zip(traffic, chains, strict=True):
+        believed = naive.cached(f"e{where}", blocks[:capacity])
+        assert index.sent(f"e{where}", blocks).believed == believed
+        naive.sent(f"e{where}", blocks)
+        for other in chains:
+            each = {f"e{i}": naive.cached(f"e{i}", other) for i in range(4)}
+            assert {e: index.cached_blocks(e, other) for e in each} == each
+            assert index.hits(other) == {e: n for e, n in each.items() if n}
+        for i in range(4):
+            assert index.blocks(f"e{i}") == len(naive.held.get(f"e{i}", ()))
 
 
 @settings(max_examples=200)
-@given(PROMPTS, st.integers(1, 12))
-def test_what_is_held_of_a_prompt_is_always_a_prefix_of_it(prompts, capacity):
-    """So the binary search agrees with a walk, whatever was sent and evicted."""
+@given(TRAFFIC, st.integers(1, 12), st.randoms(use_true_random=False))
+def test_nothing_is_left_when_every_endpoint_is_gone(traffic, capacity, rng):
+    """Also between losses, reports and flushes: sums agree and the tree ends empty."""
     index = PrefixIndex(default_capacity=capacity)
-    chains = [chain(1, bytes(p), 1) for p in prompts]
-    for sent in chains:
-        index.sent("p0", sent)
-        assert index.blocks("p0") <= capacity
-        assert index.cached_blocks("p0", sent) == min(len(sent), capacity)
-        for other in chains:
-            held = [bool(index.cached_blocks("p0", other[i : i + 1])) for i in range(len(other))]
-            leading = held.index(False) if False in held else len(held)
-            assert not any(held[leading:])
-            assert index.cached_blocks("p0", other) == leading
+    for where, prompt in traffic:
+        endpoint, blocks = f"e{where}", chain(1, bytes(prompt), 1)
+        before = index.blocks(endpoint)
+        sent = index.sent(endpoint, blocks)
+        what = rng.randrange(6)
+        if what == 0:
+            index.lost(sent)
+            assert index.blocks(endpoint) <= before
+            assert index.cached_blocks(endpoint, blocks) <= sent.believed
+        elif what == 1:
+            sent.computed()
+            index.reported(sent, rng.randrange(len(blocks) + 1))
+        elif what == 2:
+            index.flush(endpoint)
+            assert not index.blocks(endpoint)
+        held = index.blocks(endpoint)
+        assert held <= index.capacity(endpoint) <= capacity
+    for i in range(4):
+        index.drop(f"e{i}")
+    assert index.hits(chain(1, bytes(traffic[0][1]), 1)) == {}
+    index.sent("last", (1,))
+    assert index.hits((1,)) == {"last": 1}
+
+
+def test_a_prompt_that_was_never_computed_leaves_what_was_there():
+    index = PrefixIndex()
+    index.sent("p0", (1, 2, 3))
+    index.lost(index.sent("p0", (1, 2, 3, 4, 5)))
+    assert index.cached_blocks("p0", (1, 2, 3, 4, 5)) == 3
+    lost = index.sent("p0", (1, 2, 30, 31))
+    index.sent("p0", (1, 2, 30))  # somebody else has brought this one meanwhile
+    index.lost(lost)
+    assert index.cached_blocks("p0", (1, 2, 30, 31)) == 3
+    index.drop("p0")
+    index.lost(lost)
+    assert index.blocks("p0") == 0
+
+
+def test_a_block_that_is_missing_takes_all_that_is_older_with_it():
+    index = PrefixIndex(default_capacity=100)
+    for first in (10, 20, 30):
+        index.sent("p0", range(first, first + 5)).computed()
+    again = index.sent("p0", range(20, 25))
+    index.reported(again, 2)  # block 22 was evicted: so was all of the tens, and nothing of the thirties
+    assert index.cached_blocks("p0", range(10, 15)) == 0
+    assert index.cached_blocks("p0", range(20, 25)) == 5  # just computed
+    assert index.cached_blocks("p0", range(30, 35)) == 5
+    assert 10 < index.capacity("p0") < 100
+
+
+def test_what_was_still_being_computed_says_nothing_of_evictions():
+    index = PrefixIndex(default_capacity=100)
+    index.sent("p0", (8, 9)).computed()
+    index.sent("p0", (1, 2, 3))
+    index.reported(index.sent("p0", (1, 2, 3)), 0)  # both go through one batch
+    assert index.cached_blocks("p0", (8, 9)) == 2
+    assert index.capacity("p0") == 100
+
+
+def test_a_report_of_an_earlier_incarnation_says_nothing():
+    index = PrefixIndex(default_capacity=100)
+    index.sent("p0", (1, 2, 3)).computed()
+    sent = index.sent("p0", (1, 2, 3))
+    index.drop("p0")
+    index.sent("p0", (1, 2)).computed()
+    index.reported(sent, 0)
+    index.lost(sent)
+    assert index.cached_blocks("p0", (1, 2)) == 2
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 1.0])
+def test_reports_lead_to_the_engines_real_capacity(share):
+    """An engine keeps less than its memory would hold: the model ends near it, belief near truth."""
+    rng, told = Random(5), 2000
+    real, index = Naive(int(told * share)), PrefixIndex(default_capacity=told)
+    prompts = [tuple(rng.getrandbits(64) for _ in range(rng.randrange(5, 60))) for _ in range(150)]
+    wrong = []
+    for _ in range(4000):
+        prompt = prompts[min(int(rng.paretovariate(0.6)) - 1, 149)]
+        found = real.cached("p0", prompt)
+        sent = index.sent("p0", prompt)
+        real.sent("p0", prompt)
+        sent.computed()
+        index.reported(sent, found)
+        wrong.append(abs(sent.believed - found) / len(prompt))
+    assert 0.8 * real.capacity <= index.capacity("p0") <= 1.25 * real.capacity
+    assert sum(wrong[2000:]) / 2000 < 0.02
+
+
+def test_a_learned_capacity_stays_until_another_is_told():
+    index = PrefixIndex()
+    index.resize("p0", 100)
+    for i in range(20):
+        index.sent("p0", range(10 * i, 10 * i + 10)).computed()
+    index.reported(index.sent("p0", range(150, 160)), 0)
+    learned = index.capacity("p0")
+    assert learned < 100
+    index.resize("p0", 100)
+    index.flush("p0")
+    assert index.capacity("p0") == learned
+    assert index.blocks("p0") == 0
+    index.resize("p0", 120)
+    assert index.capacity("p0") == 120
+    index.drop("p0")
+    assert index.capacity("p0") == prefix.DEFAULT_CAPACITY_BLOCKS
+    index.flush("never-seen")
 
 
 def test_it_stays_bounded_under_any_traffic():

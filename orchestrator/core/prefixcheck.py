@@ -1,0 +1,180 @@
+"""Each request's believed hit, against what its engine reports and what could have been at most."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.core.prefix import PrefixIndex, Sent
+from orchestrator.core.types import End, Outcome, PathKind, RequestView
+
+SEEN_BITS = 20
+"""2^20 blocks are remembered as seen: 134 M tokens of 128, several times what a fleet's caches hold; 8 MB."""
+
+TOLERANCE = 0.05
+"""Share by which a report may differ from what was believed before it says anything: tokens of a text are
+estimated from its length, and no two parts of it have equally many to the byte."""
+
+
+def cached_tokens(request: RequestView, blocks: int, block_tokens: int, page: int | None = None) -> int:
+    """Tokens of the prompt, on the scale of its `prompt_tokens`, that `blocks` cached blocks save.
+
+    Engines find whole pages of `page` tokens (None: single tokens), and always compute the last token anew,
+    as nothing else gives them the next: the page that it is in is computed too.
+    """
+    tokens = min(int(blocks * _tokens_each(request, block_tokens)), request.prompt_tokens - 1)
+    if page:
+        tokens -= tokens % page
+    return max(0, tokens)
+
+
+def _tokens_each(request: RequestView, block_tokens: int) -> float:
+    """Tokens of one block; fewer than `block_tokens` where the text is wordy (token ids, say)."""
+    whole = len(request.block_hashes)
+    if whole * block_tokens <= request.prompt_tokens:
+        return block_tokens
+    return request.prompt_tokens / whole
+
+
+class Seen:
+    """Which blocks anybody has sent: what one endless cache shared by all endpoints would hold.
+
+    A table with one place per hash, where a newer block displaces an older one: bounded, and the older a
+    block the likelier it is forgotten, so that what it tells is rather too low than too high.
+    """
+
+    def __init__(self, bits: int = SEEN_BITS) -> None:
+        self._mask = (1 << bits) - 1
+        self._table: array[int] = array("Q")
+
+    def leading(self, blocks: Sequence[int], least: int = 0) -> int:
+        """How many leading blocks were seen before, `least` being known; all are seen from now on."""
+        table, mask = self._table, self._mask
+        if not table:
+            table = self._table = array("Q", bytes(8 * (mask + 1)))
+        low, high = least, len(blocks)
+        while low < high:
+            middle = (low + high + 1) >> 1
+            block = blocks[middle - 1]
+            if table[block & mask] == block:
+                low = middle
+            else:
+                high = middle - 1
+        for block in blocks[low:]:
+            table[block & mask] = block
+        return low
+
+
+@dataclass(slots=True)
+class Checked:
+    """Prompt tokens of an endpoint's requests whose engine reported its hits, as the engine counts them.
+
+    `wrong` adds up the differences between what was predicted and what was reported, without their signs.
+    """
+
+    requests: int = 0
+    prompt: float = 0.0
+    predicted: float = 0.0
+    reported: float = 0.0
+    wrong: float = 0.0
+
+
+@dataclass(slots=True)
+class Hits:
+    """Prompt tokens of all requests, those found cached, and those an endless shared cache would have had."""
+
+    prompt: float = 0.0
+    hit: float = 0.0
+    ceiling: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    request: RequestView
+    sent: Sent
+    endpoint: str
+    page: int
+    cached_tokens: int
+    ceiling_tokens: int
+
+
+class PrefixCheck:
+    """Keeps a PrefixIndex true to the requests that are sent: each goes `sent`, `computed`, `ended`.
+
+    `checked` is by endpoint, `hits` by model; both only grow.
+    """
+
+    def __init__(self, index: PrefixIndex, block_tokens: int) -> None:
+        self.index = index
+        self.checked: dict[str, Checked] = {}
+        self.hits: dict[str, Hits] = {}
+        self._block_tokens = block_tokens
+        self._seen = Seen()
+        self._open: dict[str, _Open] = {}
+
+    def sent(self, request: RequestView, endpoint_id: str, page: int | None = None) -> int:
+        """The prompt goes to an endpoint whose cache has pages of `page` tokens, and will be held there.
+
+        Returns how many of its tokens the endpoint is believed to hold before that.
+        """
+        blocks, each = request.block_hashes, self._block_tokens
+        if not blocks or request.path is PathKind.TOKENIZE:
+            return 0
+        # Asked before the prompt is there itself. One tried again was seen at its first attempt.
+        anywhere = max(self.index.hits(blocks).values(), default=0)
+        ceiling = anywhere if request.avoid else self._seen.leading(blocks, anywhere)
+        sent = self.index.sent(endpoint_id, blocks)
+        tokens = cached_tokens(request, sent.believed, each, page)
+        most = cached_tokens(request, ceiling, each, page)
+        self._open[request.id] = _Open(request, sent, endpoint_id, page or 1, tokens, max(tokens, most))
+        return tokens
+
+    def computed(self, request_id: str) -> None:
+        """The prompt is computed. May be told more than once, and of requests never sent."""
+        found = self._open.get(request_id)
+        if found is not None:
+            found.sent.computed()
+
+    def ended(self, outcome: Outcome) -> None:
+        """The request is over, however: what it tells of the cache is learned."""
+        was = self._open.pop(outcome.request_id, None)
+        if was is None:
+            return
+        if outcome.end is End.COMPLETED:
+            was.sent.computed()
+        elif not was.sent.use.computed:
+            self.index.lost(was.sent)
+            return
+        request = was.request
+        told, prompt = outcome.cached_tokens, outcome.prompt_tokens or request.prompt_tokens
+        scale = prompt / max(1, request.prompt_tokens)
+        predicted = was.cached_tokens * scale
+        hits = self.hits.setdefault(request.model, Hits())
+        hits.prompt += prompt
+        hits.hit += predicted if told is None else told
+        hits.ceiling += max(was.ceiling_tokens * scale, told or 0)
+        # Of several prompts in one request, nobody tells which was found.
+        if told is None or request.n > 1 or prompt <= 0:
+            return
+        checked = self.checked.setdefault(was.endpoint, Checked())
+        checked.requests += 1
+        checked.prompt += prompt
+        checked.predicted += predicted
+        checked.reported += told
+        checked.wrong += abs(predicted - told)
+        self.index.reported(was.sent, self._found(was, told / scale))
+
+    def _found(self, was: _Open, told: float) -> int:
+        """The leading blocks that a report of `told` tokens (our scale) stands for; as believed if near."""
+        each, believed = _tokens_each(was.request, self._block_tokens), was.sent.believed
+        least = int(told * (1 - TOLERANCE) / each)
+        # The engine had up to a page more than it tells, and our last block may reach beyond that.
+        most = int((told * (1 + TOLERANCE) + was.page) / each) + 1
+        return min(max(believed, least), most)
+
+
+def share(checked: Mapping[str, Checked]) -> float | None:
+    """The share of all checked prompt tokens by which predictions were wrong; None before any was checked."""
+    prompt = sum(c.prompt for c in checked.values())
+    return sum(c.wrong for c in checked.values()) / prompt if prompt else None
