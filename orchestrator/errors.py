@@ -3,7 +3,8 @@
     PdctlError
     ├── TopologyError        exit 2   schema, unknown plug-in or profile, placement, lint
     │   ├── PluginError      a reference to a plug-in leads nowhere, or what it names does not load
-    │   └── ParamError       a scheduling profile, or a policy's parameters, are not what they must be
+    │   ├── ParamError       a scheduling profile, or a policy's parameters, are not what they must be
+    │   └── TraceError       a trace to replay is not what it must be
     ├── LaunchError          exit 3   ready timeout, retries spent, port taken, controller unreachable
     ├── PolicyError          never leaves the scheduler: it fails open and is counted
     ├── IllegalTransition    an event that an instance's lifecycle has no place for in its state
@@ -101,6 +102,12 @@ class ParamError(TopologyError):
     def __init__(self, findings: Sequence[tuple[tuple[str | int, ...], Problem]]) -> None:
         super().__init__([problem for _, problem in findings])
         self.paths = tuple(path for path, _ in findings)
+
+
+class TraceError(TopologyError):
+    """A trace of requests cannot be read; `problems` names file and line."""
+
+    default_reason = "bad-trace"
 
 
 class LaunchError(PdctlError):

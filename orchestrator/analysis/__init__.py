@@ -1,0 +1,1 @@
+"""Analysis: what replays and records say of a deployment, as figures and reports."""

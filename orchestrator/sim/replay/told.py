@@ -1,0 +1,109 @@
+"""A predictor that believes what it was told and learns nothing, and one that errs by a known amount."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from orchestrator.core.frozen import frozen
+from orchestrator.core.inflight import EXPECTED_OUTPUT_TOKENS
+from orchestrator.core.prediction import Curve, Decoded, Exposed, Predictor, Served, Step
+from orchestrator.core.types import Endpoint, Snapshot
+
+
+class Told:
+    """The launch profile's figures as they are: exact for simulated engines that are as fast as they say.
+
+    With it a replay shows what a policy is worth when predictions are not what limits it. An endpoint
+    without `facts["prior"]` costs nothing.
+    """
+
+    version = 0
+
+    def __init__(self) -> None:
+        self._reference: dict[str, Curve] = {}
+
+    def prefill(self, endpoint: Endpoint) -> Curve:
+        """As the profile has it."""
+        return Curve(**_part(endpoint, "prefill", {"token_s": 0.0}))
+
+    def exposed(self, prefill: Endpoint, decode: Endpoint) -> Exposed:
+        """As the prefill side's profile has it; alone, only the first step, which prefill includes."""
+        if prefill is decode:
+            return Exposed(0.0)
+        return Exposed(**_part(prefill, "exposed", {"fixed_s": 0.0}))
+
+    def step(self, endpoint: Endpoint) -> Step:
+        """As the profile has it."""
+        return Step(**_part(endpoint, "step", {"base_s": 0.0}))
+
+    def tail_s(self, prefill: str, predicted_s: float, quantile: float, *, queued_s: float = 0.0) -> float:
+        """Nothing: what it says is so."""
+        return 0.0
+
+    def output_tokens(self, slo_class: str | None, limit: int, quantile: float = 0.5) -> int:
+        """The same for all: lengths are not known in advance."""
+        return min(limit, EXPECTED_OUTPUT_TOKENS)
+
+    def reference_s(self, model: str, tokens: int) -> float:
+        """By the first endpoint of the model that was observed."""
+        curve = self._reference.get(model)
+        return 0.0 if curve is None else curve.seconds(tokens)
+
+    def served(self, what: Served, now_s: float) -> None:
+        """Nothing is learned."""
+
+    def decoded(self, what: Decoded, now_s: float) -> None:
+        """Nothing is learned."""
+
+    def observe(self, snapshot: Snapshot, now_s: float) -> None:
+        """Note the profile of each model."""
+        for endpoint in snapshot.endpoints:
+            if endpoint.model not in self._reference and "prior" in endpoint.facts:
+                self._reference[endpoint.model] = self.prefill(endpoint)
+
+
+def _part(endpoint: Endpoint, name: str, absent: Mapping[str, Any]) -> Mapping[str, Any]:
+    prior = endpoint.facts.get("prior") or {}
+    return dict(prior.get(name) or absent)
+
+
+@frozen(frozen=True, slots=True)
+class _Wrong(Curve):
+    """A curve whose every prompt length is off by a factor of its own, the same each time."""
+
+    sigma: float = 0.0
+    seed: int = 0
+
+    def seconds(self, tokens: int, cached: int = 0) -> float:
+        """Seconds for `tokens`, wrongly."""
+        right = Curve.seconds(self, tokens, cached)
+        return right * math.exp(Random(self.seed * 1_000_003 + tokens).gauss(0.0, self.sigma))
+
+
+class Erring:
+    """Another predictor, with the prefill work of each request multiplied by a log-normal factor.
+
+    A prompt's length stands for the request: the same prompt is wrong by the same factor wherever and whenever
+    it is asked about. Promises are made with the right figures.
+    """
+
+    def __init__(self, inner: Predictor, sigma: float, seed: int = 0) -> None:
+        self._inner = inner
+        self._sigma = sigma
+        self._seed = seed
+
+    @property
+    def version(self) -> int:  # type: ignore[override]
+        """The other's."""
+        return self._inner.version
+
+    def prefill(self, endpoint: Endpoint) -> Curve:
+        """Wrong by a factor that depends on the prompt's length."""
+        c = self._inner.prefill(endpoint)
+        return _Wrong(c.token_s, c.token2_s, c.fixed_s, c.floor_s, self._sigma, self._seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
