@@ -85,13 +85,15 @@ class Credentials:
 class Decisions:
     """The decision log: `record` is `sampled` (a share of `sample`), `full` or `off`.
 
-    `keep_bytes` bounds the disk space it takes; `prompts`: records hold the prompts themselves.
+    `keep_bytes` bounds the disk space it takes, `hashes` how many of a prompt's block hashes a record holds.
+    `headers`: answers tell of their decision without being asked.
     """
 
     record: str = "sampled"
     sample: float = 0.1
     keep_bytes: int = 64 * 1024 * 1024
-    prompts: bool = False
+    hashes: int = 1024
+    headers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

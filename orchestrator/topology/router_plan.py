@@ -139,7 +139,8 @@ def _choosing(topology: Topology, queue_s: float) -> dict[str, Any]:
             record=decisions.record,
             sample=decisions.sample,
             keep_bytes=decisions.keep,
-            prompts=decisions.prompts,
+            hashes=decisions.hashes,
+            headers=decisions.headers == "always",
         ),
     }
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from orchestrator.topology.strict import Strict, findings
-from orchestrator.topology.values import Name, Size, Text
+from orchestrator.topology.values import CountOrNone, Name, Size, Text
 
 
 def parse_plugin(value: object) -> dict[str, Any]:
@@ -62,7 +62,16 @@ class Decisions(Strict):
     keep: Size = Field(
         default="64MiB", validate_default=True, description="Disk space it may take; the oldest goes first."
     )
-    prompts: bool = Field(False, description="Whether records hold the prompts themselves.")
+    hashes: CountOrNone = Field(
+        1024,
+        description="How many of a prompt's block hashes a record holds; `pdctl replay` needs them to tell "
+        "what a cache would have held. Prompts themselves are never recorded.",
+    )
+    headers: Literal["on_request", "always"] = Field(
+        "on_request",
+        description="When answers carry the `x-pdctl-*` headers that tell of their decision: if the request "
+        "has `x-pdctl-explain: 1`, or always.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
