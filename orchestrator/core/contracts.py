@@ -31,6 +31,7 @@ class Assign:
 
     `provisional`: the route's decode side is only a guess yet. The prefill leg starts at once, and when it is
     done the `Bind` that names the decode side follows, at once or later (or a `Spent`).
+    `predicted` is of this moment, `admitted` what was predicted when the request was queued.
     `explain` makes `why` where that costs too much to be made for every request; asked once at most, before
     the scheduler is called again.
     """
@@ -41,6 +42,7 @@ class Assign:
     provisional: bool = False
     predicted: Prediction | None = None
     explain: Callable[[], tuple[Choice, ...]] | None = None
+    admitted: Prediction | None = None
 
 
 @dataclass(frozen=True, slots=True)

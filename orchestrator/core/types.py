@@ -245,6 +245,8 @@ class Prediction:
     quantile: float
     itl_s: float
     cached_tokens: int = 0
+    due_s: float | None = None
+    """How long after its arrival the first token is due; None: nothing is promised."""
 
     @property
     def ttft_s(self) -> float:
