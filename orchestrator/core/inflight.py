@@ -124,13 +124,15 @@ class Ledger:
         """
         self._computed(self._get(request_id))
 
-    def rebind(self, request_id: str, route: Route) -> None:
-        """The decode side is `route.decode` from now on. Raises AccountingError if it is not in flight."""
+    def rebind(self, request_id: str, route: Route, kv_tokens: int) -> None:
+        """The decode side is `route.decode` from now on, and holds `kv_tokens` there.
+
+        Raises AccountingError if it is not in flight.
+        """
         work = self._get(request_id)
-        if route.decode != work.route.decode:
-            self._add(work.route.decode, -1, 0, -work.kv_tokens)
-            self._add(route.decode, 1, 0, work.kv_tokens)
-        work.route = route
+        self._add(work.route.decode, -1, 0, -work.kv_tokens)
+        self._add(route.decode, 1, 0, kv_tokens)
+        work.route, work.kv_tokens = route, kv_tokens
 
     def handed_over(self, request_id: str) -> None:
         """The decode side has the KV, so the prompt is computed and prefill holds nothing of it.

@@ -1,0 +1,112 @@
+"""The policies of a late profile: filters that take endpoints out, scorers that add seconds to their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, isfinite
+from random import Random
+
+from orchestrator.core.choosing import OnPolicyError
+from orchestrator.core.contracts import Context, PrefixReader
+from orchestrator.core.inflight import Ledger
+from orchestrator.core.late.lanes import Board, Lane
+from orchestrator.core.late.queue import Item
+from orchestrator.core.lateprofile import LateProfile, LateRole
+from orchestrator.core.prediction import Predictor
+from orchestrator.core.types import Endpoint, Role
+from orchestrator.errors import PolicyError
+
+
+class Policies:
+    """Asks the policies of a profile; one that fails is passed over, counted and named."""
+
+    def __init__(
+        self,
+        profile: LateProfile,
+        board: Board,
+        ledger: Ledger,
+        predictor: Predictor,
+        prefix: PrefixReader,
+        rng: Random,
+        block_tokens: int,
+        on_error: OnPolicyError,
+    ) -> None:
+        self._profile = profile
+        self._board = board
+        self._ledger = ledger
+        self._predictor = predictor
+        self._prefix = prefix
+        self._rng = rng
+        self._block_tokens = block_tokens
+        self._on_error = on_error
+        roles = (profile.prefill, profile.unified)
+        self._any = any(role.filters or role.scorers for role in roles)
+
+    def extra(self, lane: Lane, item: Item, now_s: float) -> dict[str, float] | None:
+        """Seconds to add to the cost of each station, inf for one taken out; None: nothing is added."""
+        if not self._any:
+            return None
+        snapshot = self._ledger.snapshot(now_s)
+        views = {e.id: e for e in snapshot.endpoints}
+        added: dict[str, float] = {}
+        for role, mine in ((Role.PREFILL, self._profile.prefill), (Role.UNIFIED, self._profile.unified)):
+            apart = role is Role.PREFILL
+            stations = [s for s in lane.stations if s.disaggregated is apart]
+            if not stations or not (mine.filters or mine.scorers):
+                continue
+            context = Context(
+                snapshot=snapshot,
+                role=role,
+                now_s=now_s,
+                rng=self._rng,
+                prefix=self._prefix,
+                block_tokens=self._block_tokens,
+                predictor=self._predictor,
+                slo=item.slo,
+                first_token_by_s=item.first_token_by_s,
+                wait_s=lambda endpoint_id: self._board.stations[endpoint_id].wait_s(now_s),
+            )
+            asked = [views[s.id] for s in stations if s.id in views]
+            added.update(self._ask(mine, item, asked, context))
+        return added
+
+    def _ask(
+        self, role: LateRole, item: Item, candidates: Sequence[Endpoint], context: Context
+    ) -> dict[str, float]:
+        left = tuple(candidates)
+        added = dict.fromkeys((e.id for e in left), inf)
+        for step in role.filters:
+            try:
+                left = _kept(step.policy.filter(item.request, left, context), left)
+            except Exception as error:  # noqa: BLE001  a stranger's code: no fault of it may cost a request
+                self.bypass(step.name, error)
+            if not left:
+                return added
+        for endpoint in left:
+            added[endpoint.id] = 0.0
+        for scorer in role.scorers:
+            try:
+                seconds = tuple(map(float, scorer.policy.score(item.request, left, context)))
+                if len(seconds) != len(left) or not all(map(isfinite, seconds)):
+                    raise ValueError(f"a scorer returns one finite figure for each of {len(left)} candidates")
+            except Exception as error:  # noqa: BLE001  as above
+                self.bypass(scorer.name, error)
+                continue
+            for endpoint, cost_s in zip(left, seconds, strict=True):
+                added[endpoint.id] += cost_s
+        return added
+
+    def bypass(self, name: str, error: Exception) -> None:
+        """A policy failed; the decision goes on without it."""
+        failure = PolicyError(f"policy {name}: {type(error).__name__}: {error}", policy=name)
+        failure.__cause__ = error
+        self._on_error(name, failure)
+
+
+def _kept(kept: Sequence[Endpoint], left: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+    """What a filter left of `left`. Raises ValueError if it kept others."""
+    ids = {e.id for e in kept}
+    strangers = ids.difference(e.id for e in left)
+    if strangers:
+        raise ValueError(f"kept {', '.join(sorted(strangers))}, which it was not given")
+    return tuple(e for e in left if e.id in ids)

@@ -1,0 +1,305 @@
+"""What sending a waiting request to an endpoint would cost, in seconds, and which endpoint is cheapest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from orchestrator.core.inflight import Ledger
+from orchestrator.core.late.decodes import DecodeSide
+from orchestrator.core.late.lanes import Board, Lane
+from orchestrator.core.late.queue import Item, Wait
+from orchestrator.core.late.station import Station
+from orchestrator.core.lateprofile import LateSettings
+from orchestrator.core.prediction import Predictor
+from orchestrator.core.types import Prediction
+
+TOO_LATE_S = 1e5
+"""Added to the cost of an endpoint where the request would miss its first token's promise."""
+
+FEW = 16
+"""Fleets of up to so many stations are priced whole. Of larger ones, those that hold a prefix, and a few."""
+
+SAMPLE = 4
+"""Of many free stations that hold nothing of a prompt, so many of those longest idle are priced, and as many
+of the fastest: the others are like them."""
+
+
+SAME, SAME_S = 0.02, 0.002
+"""Costs within 2 % and 2 ms of each other are the same: predictions are not better than that."""
+
+
+@dataclass(slots=True, eq=False)
+class Price:
+    """One request on one endpoint: seconds until it is free, of prefill, and from there to the first token.
+
+    `cost_s` is what the choice goes by: the wait, the prefill once for the request and `others` times for
+    those who wait for the machine, the hand-off, and what policies add. `side`: who decodes, None alone.
+    """
+
+    station: Station
+    cached: int
+    wait_s: float
+    work_s: float
+    exposed_s: float
+    cost_s: float
+    side: DecodeSide | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Pick:
+    """The cheapest free endpoint for a request, with every price it was compared with."""
+
+    item: Item
+    best: Price
+    prices: Sequence[Price]
+
+
+class Pricing:
+    """Prices requests; reads everything and changes nothing."""
+
+    def __init__(self, board: Board, ledger: Ledger, predictor: Predictor, settings: LateSettings) -> None:
+        self.settings = settings
+        self._board = board
+        self._ledger = ledger
+        self._predictor = predictor
+
+    def pick(
+        self,
+        lane: Lane,
+        item: Item,
+        free: Sequence[Station],
+        now_s: float,
+        claims: dict[str, float],
+        extra: Mapping[str, float] | None = None,
+        *,
+        urgent: bool = False,
+    ) -> Pick | None:
+        """The cheapest of the `free` stations; None if there is none now, or a busy one is worth waiting for.
+
+        `claims` are seconds of prefill that requests ahead of this one wait to put on busy stations; such a
+        wait adds to them. `extra` are the seconds that policies add, by endpoint; one they took out has inf.
+        `urgent`: a request that is late already is sent wherever it costs least.
+        """
+        avoid = item.request.avoid
+        if avoid:
+            free = [station for station in free if station.id not in avoid] or free
+        side = self._decode_side(lane, item)
+        prices = [
+            price
+            for station in self._worth_pricing(lane, item, free)
+            if (price := self._price(lane, item, station, side, 0.0, now_s, extra)) is not None
+        ]
+        if not prices:
+            return None
+        best = _first_of_cheapest(prices)
+        if urgent:
+            return Pick(item, best, prices)
+        if self.settings.wait_for_warm and len(free) < len(lane.stations):
+            better = self._busy(lane, item, free, side, now_s, claims, extra, best.cost_s)
+            if better:
+                first = min(better, key=_cost)
+                if first.cost_s < best.cost_s and first.cost_s < TOO_LATE_S:
+                    self._wait_for(item, first, best, claims, extra)
+                    return None
+                prices += better
+        if best.cost_s >= TOO_LATE_S and item.first_token_by_s < inf:
+            return None
+        return Pick(item, best, prices)
+
+    def _worth_pricing(self, lane: Lane, item: Item, free: Sequence[Station]) -> Sequence[Station]:
+        """Of many free stations those that hold a prefix, those longest idle, and the fastest."""
+        if len(free) <= FEW:
+            return free
+        few = dict.fromkeys(free[:SAMPLE])
+        for station in lane.ranked[:SAMPLE]:
+            if station.id in lane.idle:
+                few[station] = None
+        for endpoint_id in item.hits:
+            holder = lane.idle.get(endpoint_id)
+            if holder is not None:
+                few[holder] = None
+        return tuple(few)
+
+    def admission(self, lane: Lane, item: Item, now_s: float) -> Prediction:
+        """What is predicted for a request that has just been queued.
+
+        The work ahead of it is taken to be shared evenly by all stations; those that will overtake it are not
+        known, and are left to the tail.
+        """
+        first = next(iter(lane.idle.values()), None) or lane.stations[0]
+        wait_s = 0.0 if lane.idle else max(0.0, min(lane.first_end_s(), first.ends_s) - now_s)
+        wait_s += lane.queue.ahead_s(item.key) / len(lane.stations)
+        exposed_s = self._board.least_exposed_s(lane, item.tokens)
+        takes_s = wait_s + item.work_s + exposed_s
+        tail_s = self._predictor.tail_s(first.id, takes_s, item.slo.quantile, queued_s=wait_s)
+        return Prediction(
+            at_s=now_s,
+            waited_s=now_s - item.arrived_s,
+            wait_s=wait_s,
+            prefill_s=item.work_s,
+            handoff_s=exposed_s,
+            tail_s=now_s - item.arrived_s + takes_s + tail_s,
+            quantile=item.slo.quantile,
+            itl_s=lane.step_s(),
+        )
+
+    def _busy(
+        self,
+        lane: Lane,
+        item: Item,
+        free: Sequence[Station],
+        side: DecodeSide | None,
+        now_s: float,
+        claims: Mapping[str, float],
+        extra: Mapping[str, float] | None,
+        most_s: float,
+    ) -> list[Price]:
+        """The prices of the busy stations that may cost less than `most_s`."""
+        few = lane.stations
+        if len(few) > FEW:
+            holders = [s for s in map(lane.station, item.hits) if s is not None]
+            few = list(dict.fromkeys((*lane.ranked[:SAMPLE], *holders)))
+        prices = []
+        own = 1.0 + self.settings.others
+        for station in few:
+            if station in free:
+                continue
+            wait_s = station.wait_s(now_s) + claims.get(station.id, 0.0)
+            # Its least possible cost: no need to price one that cannot be cheapest.
+            least_s = wait_s + own * station.curve.seconds(item.tokens, item.hits.get(station.id, 0))
+            if least_s < most_s:
+                price = self._price(lane, item, station, side, wait_s, now_s, extra)
+                if price is not None:
+                    prices.append(price)
+        return prices
+
+    def _wait_for(
+        self,
+        item: Item,
+        first: Price,
+        best: Price,
+        claims: dict[str, float],
+        extra: Mapping[str, float] | None,
+    ) -> None:
+        """A busy endpoint is worth waiting for: remembered, so as not to be worked out at each pump."""
+        claims[first.station.id] = claims.get(first.station.id, 0.0) + first.work_s
+        if best.cached == 0 and extra is None:
+            item.waits_for = Wait(
+                first.station,
+                first.station.ends_s,
+                first.cost_s - first.wait_s,
+                first.work_s,
+                first.exposed_s,
+                best.cost_s,
+            )
+
+    def still_waits(self, lane: Lane, item: Item, now_s: float, claims: dict[str, float]) -> bool:
+        """Whether it is still worth waiting for the busy endpoint that the item waited for last.
+
+        True while that one has not changed, and nobody is free who could be cheaper than those it was
+        compared with: none of those who hold a prefix.
+        """
+        wait = item.waits_for
+        if wait is None:
+            return False
+        station = wait.station
+        if station.idle or station.ends_s != wait.ends_s or not lane.idle.keys().isdisjoint(item.hits):
+            item.waits_for = None
+            return False
+        wait_s = station.wait_s(now_s) + claims.get(station.id, 0.0)
+        on_time = now_s + wait_s + wait.work_s + wait.exposed_s <= item.first_token_by_s
+        if not on_time or wait_s + wait.rest_s >= wait.otherwise_s:
+            item.waits_for = None
+            return False
+        claims[station.id] = claims.get(station.id, 0.0) + wait.work_s
+        return True
+
+    def _price(
+        self,
+        lane: Lane,
+        item: Item,
+        station: Station,
+        side: DecodeSide | None,
+        wait_s: float,
+        now_s: float,
+        extra: Mapping[str, float] | None,
+    ) -> Price | None:
+        """What `station` would cost; None if the request may not or cannot go there."""
+        endpoint, tokens = station.endpoint, item.tokens
+        if item.slo.pools is not None and endpoint.pool not in item.slo.pools:
+            return None
+        added_s = 0.0 if extra is None else extra.get(station.id, 0.0)
+        if added_s == inf:
+            return None
+        others = self.settings.others
+        if station.disaggregated:
+            if side is None:
+                return None
+            decoder = side
+        else:
+            decoder = self._board.sides[station.id]
+            decoder.refresh(self._ledger.sums(station.id))
+            if not self._fits(item, station, decoder):
+                return None
+            others *= 1 + decoder.batch
+        exposed_s = self._board.exposed(lane, endpoint, decoder.endpoint).seconds(tokens)
+        hit = item.hits.get(station.id, 0)
+        work_s = station.curve.seconds(tokens, hit)
+        cost_s = wait_s + (1.0 + others) * work_s + exposed_s + added_s
+        if item.first_token_by_s < inf:
+            takes_s = wait_s + work_s + exposed_s
+            if now_s + takes_s + self.margin_s(station, takes_s) > item.first_token_by_s:
+                cost_s += TOO_LATE_S
+        return Price(station, hit, wait_s, work_s, exposed_s, cost_s, side if station.disaggregated else None)
+
+    def margin_s(self, station: Station, takes_s: float) -> float:
+        """What is added to a median before it is held against a promise."""
+        quantile = self.settings.on_time_quantile
+        return 0.0 if quantile == 0.5 else self._predictor.tail_s(station.id, takes_s, quantile)
+
+    def _fits(self, item: Item, station: Station, decoder: DecodeSide) -> bool:
+        """Whether a station that decodes too has the memory, and nobody there waits too long for a token.
+
+        Whoever decodes there waits for a chunk of the new prompt between two tokens.
+        """
+        if decoder.free_tokens < item.tokens + item.output_tokens:
+            return False
+        bound_s = decoder.strictest_s
+        if bound_s == inf or not decoder.batch:
+            return True
+        chunk = station.endpoint.facts.get("chunk_tokens")
+        new = item.tokens - item.hits.get(station.id, 0)
+        piece = min(new, chunk) if isinstance(chunk, int) else new
+        return station.curve.seconds(piece) + decoder.step_s(1, item.tokens) <= bound_s
+
+    def _decode_side(self, lane: Lane, item: Item) -> DecodeSide | None:
+        """Who would decode a pair's request now; None if nobody has the room."""
+        decodes = lane.decodes
+        if not decodes.sides:
+            return None
+        tokens = item.tokens + item.output_tokens
+        if lane.unbound_tokens and decodes.room() - lane.unbound_tokens < min(tokens, decodes.most_room()):
+            return None
+        slo, avoid = item.slo, item.request.avoid
+        side = decodes.best(tokens, slo.step_s, slo.pools, avoid)
+        return decodes.best(tokens, slo.step_s, slo.pools) if side is None and avoid else side
+
+
+def _cost(price: Price) -> float:
+    return price.cost_s
+
+
+def _first_of_cheapest(prices: Sequence[Price]) -> Price:
+    """The first of the cheapest one's pool whose cost is as good as the least.
+
+    Curves learned apart differ a little where the machines are the same: without a tie between them, one
+    would get every new prefix.
+    """
+    best = min(prices, key=_cost)
+    enough_s, pool = best.cost_s * (1.0 + SAME) + SAME_S, best.station.endpoint.pool
+    for price in prices:
+        if price.cost_s <= enough_s and price.station.endpoint.pool == pool:
+            return price
+    return best

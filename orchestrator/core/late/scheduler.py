@@ -1,0 +1,372 @@
+"""The scheduler that lets requests wait: each endpoint gets its next prompt when its last one is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from random import Random
+from typing import ClassVar
+
+from orchestrator.core.admission import Drain
+from orchestrator.core.choosing import OnPolicyError, least_work
+from orchestrator.core.contracts import Assign, Decision, Reject
+from orchestrator.core.inflight import Ledger
+from orchestrator.core.late.lanes import Board, Lane, Serves
+from orchestrator.core.late.live import Live, explain, prediction
+from orchestrator.core.late.policies import Policies
+from orchestrator.core.late.pricing import Pick, Pricing
+from orchestrator.core.late.pump import Pump
+from orchestrator.core.late.queue import Item
+from orchestrator.core.late.refusals import Refusals
+from orchestrator.core.late.tracking import Tracking
+from orchestrator.core.lateprofile import LateProfile
+from orchestrator.core.prediction import Predictor
+from orchestrator.core.prefix import PrefixIndex
+from orchestrator.core.slo import NO_PROMISE, Classes, Priority, Unattainable
+from orchestrator.core.types import (
+    LegEvent,
+    Outcome,
+    PathKind,
+    Prediction,
+    RequestView,
+    Route,
+    Snapshot,
+)
+from orchestrator.errors import AccountingError, PolicyError
+
+ONE_ENDPOINT = frozenset({PathKind.TOKENIZE, PathKind.EMBED})
+"""Kinds that are never handed off nor wait: any endpoint that serves them will do, whatever its role."""
+
+
+def _serves_all(kind: PathKind, endpoint: object) -> bool:
+    return True
+
+
+def _ignore(name: str, error: PolicyError) -> None:
+    """A shell that wants to know passes its own."""
+
+
+def _raise(error: AccountingError) -> None:
+    raise error
+
+
+class LateScheduler:
+    """The Scheduler that keeps requests until an endpoint is free for them, or refuses them.
+
+    Per endpoint one unit of prefill is outstanding; its completion pumps the queue. Requests of a class that
+    rejects what is unattainable are refused at their latest start; nothing else is hopeless. Not thread-safe:
+    one event loop owns it. `predictor` prices every choice and learns from what comes of it. `classes` are
+    the SLO classes by name. `max_wait_s` bounds the wait of requests without a promise. The other arguments
+    are `ImmediateScheduler`'s.
+    """
+
+    heeds: ClassVar[frozenset[str]] = frozenset({"first_token", "done"})
+    """What of a leg's progress changes anything here; it need not be told the rest."""
+
+    def __init__(
+        self,
+        profile: LateProfile,
+        predictor: Predictor,
+        *,
+        rng: Random,
+        classes: Classes | None = None,
+        serves: Serves = _serves_all,
+        block_tokens: int = 128,
+        max_wait_s: float = 600.0,
+        on_policy_error: OnPolicyError = _ignore,
+        on_accounting_error: Callable[[AccountingError], None] = _raise,
+    ) -> None:
+        self.ledger = Ledger()
+        self.prefix = PrefixIndex()
+        self.predictor = predictor
+        self.classes: Classes = classes or {}
+        self._rng = rng
+        self._serves = serves
+        self._block_tokens = block_tokens
+        self._max_wait_s = max_wait_s
+        self._on_accounting_error = on_accounting_error
+        self._drain = Drain()
+        self._refusals = Refusals(self._drain)
+        self._waiting: dict[str, tuple[Item, Lane]] = {}
+        self._admitted: dict[str, Prediction] = {}
+        self._incarnations: dict[str, str] = {}
+        self._ticked_s = -inf
+        self._seq = 0
+        self._out: list[Decision] = []
+        self._board = Board(self.ledger, predictor, serves, profile.settings)
+        self._tracking = Tracking(self.ledger, self._board, predictor, on_accounting_error)
+        self._on_policy_error = on_policy_error
+        self.profile = profile
+
+    @property
+    def profile(self) -> LateProfile:
+        """May be replaced between two calls; what waits is put in the new order."""
+        return self._profile
+
+    @profile.setter
+    def profile(self, profile: LateProfile) -> None:
+        self._profile = profile
+        self._board.settings = profile.settings
+        policies = Policies(
+            profile,
+            self._board,
+            self.ledger,
+            self.predictor,
+            self.prefix,
+            self._rng,
+            self._block_tokens,
+            self._on_policy_error,
+        )
+        pricing = Pricing(self._board, self.ledger, self.predictor, profile.settings)
+        self._pricing = pricing
+        self._pump = Pump(profile, pricing, self.prefix, policies, self.classes, self._block_tokens)
+        for item, lane in self._waiting.values():
+            if item in lane.queue.items:
+                lane.queue.move(item, self._pump.key(item))
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a decision."""
+        return len(self._waiting)
+
+    # -- the port
+
+    def submit(self, request: RequestView, now_s: float) -> Sequence[Decision]:
+        """Queue the request, and dispatch whatever may go now.
+
+        Refuses it at once if nothing is ready for it (503), the queue is full, or its promise is out of
+        reach already (429). Raises AccountingError if it is waiting or in flight already.
+        """
+        if request.id in self.ledger or request.id in self._waiting:
+            raise AccountingError(f"request {request.id} was submitted while in flight")
+        if request.path in ONE_ENDPOINT:
+            return (self._single(request, now_s),)
+        self._learned()
+        lane = self._board.lane(request.model, request.path)
+        if not lane.usable:
+            return (self._refusals.no_capacity(request, self._board.endpoints),)
+        if len(self._waiting) >= self._profile.settings.max_queue:
+            full = self._refusals.queue_full(request, len(self._waiting), lane, now_s, len(self.ledger))
+            return (full,)
+        item = self._item(request, lane)
+        self._enqueue(item, lane)
+        self._admitted[request.id] = self._pricing.admission(lane, item, now_s)
+        return self._run((lane,), now_s)
+
+    def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
+        """Take note of a leg's progress; a finished prefill frees its endpoint for the next."""
+        if event.what not in self.heeds:
+            return ()
+        lane = self._tracking.progress(event, now_s, self._out)
+        return self._run((lane,), now_s) if lane is not None else self._take()
+
+    def cancel(self, request_id: str, now_s: float) -> Sequence[Decision]:
+        """The client left before a decision."""
+        found = self._waiting.pop(request_id, None)
+        if found is not None:
+            self._unqueue(*found)
+            self._admitted.pop(request_id, None)
+        return ()
+
+    def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
+        """Release all that the request held, learn from it, and give what it freed to the next."""
+        self._admitted.pop(outcome.request_id, None)
+        live = self._tracking.live.get(outcome.request_id)
+        if live is not None:
+            self._reported(live, outcome.cached_tokens)
+        started_s = self._tracking.finish(outcome, now_s, self._out)
+        if started_s is None:
+            return self._take()
+        self._drain.finished(now_s - started_s)
+        return self._run((live.lane,) if live is not None else (), now_s)
+
+    def observe(self, snapshot: Snapshot, now_s: float) -> Sequence[Decision]:
+        """Take the endpoints as they are now; a new incarnation has an empty prefix cache."""
+        self._keep_prefixes(snapshot)
+        self.predictor.observe(snapshot, now_s)
+        self.ledger.observe(snapshot.endpoints)
+        moved = self._board.observe(self.ledger.snapshot(now_s).endpoints)
+        for item in moved:
+            item.queued = False
+            lane = self._board.lane(item.request.model, item.request.path)
+            self._enqueue(item, lane)
+        self._tracking.observe(now_s, self._out)
+        return self._run(tuple(self._board.lanes.values()), now_s)
+
+    def due_s(self) -> float | None:
+        """When something will be too late, free, or worth a poll."""
+        due_s = self._tracking.due_s()
+        for lane in self._board.lanes.values():
+            if not lane.waiting:
+                continue
+            due_s = min(due_s, lane.deadlines.next_s())
+            due_s = min(due_s, lane.next_ahead_s(self._ticked_s))
+        return None if due_s == inf else due_s
+
+    def tick(self, now_s: float) -> Sequence[Decision]:
+        """Refuse what is too late, hand ahead, ask overdue endpoints, give up hand-offs nobody took."""
+        self._ticked_s = now_s
+        self._tracking.tick(now_s, self._out)
+        return self._run(tuple(self._board.lanes.values()), now_s)
+
+    # -- the queue
+
+    def _item(self, request: RequestView, lane: Lane) -> Item:
+        slo = self.classes.get(request.slo_class or "", NO_PROMISE)
+        tokens = max(1, request.prompt_tokens)
+        output = request.n * self.predictor.output_tokens(request.slo_class, request.max_tokens)
+        cold_s = self.predictor.reference_s(request.model, tokens)
+        decode_s = output / max(1, request.n) * lane.step_s()
+        by_s = slo.first_token_by_s(request.arrived_s, cold_s, decode_s)
+        wait_s = self._max_wait_s if slo is NO_PROMISE else slo.max_wait_s
+        self._seq += 1
+        item = Item(
+            request=request,
+            arrived_s=request.arrived_s,
+            work_s=lane.fastest.seconds(tokens),
+            first_token_by_s=by_s,
+            latest_start_s=inf,
+            slo=slo,
+            tokens=tokens,
+            output_tokens=output,
+            expires_s=request.arrived_s + wait_s,
+            cold_s=cold_s,
+            key=(0, 0.0, self._seq),
+        )
+        self._pump.refresh(lane, item)
+        exposed_s = self._board.least_exposed_s(lane, tokens)
+        takes_s = item.work_s + exposed_s
+        item.latest_start_s = by_s - takes_s - self._pricing.margin_s(lane.stations[0], takes_s)
+        item.key = self._pump.key(item)
+        return item
+
+    def _enqueue(self, item: Item, lane: Lane) -> None:
+        self._waiting[item.request.id] = (item, lane)
+        lane.deadlines.remind(item)
+        if item.late:
+            lane.kept.add(item)
+        elif item.slo.priority is Priority.BATCH:
+            lane.batch.add(item)
+        else:
+            lane.queue.add(item)
+
+    def _unqueue(self, item: Item, lane: Lane) -> None:
+        if item.late:
+            lane.kept.remove(item)
+        elif item.slo.priority is Priority.BATCH:
+            lane.batch.remove(item)
+        else:
+            lane.queue.remove(item)
+
+    def _expire(self, lane: Lane, now_s: float) -> None:
+        """Refuse, or let wait behind all others, whatever cannot be on time any more."""
+        while (item := lane.deadlines.overdue(now_s)) is not None:
+            if now_s >= item.expires_s:
+                self._refuse(item, lane, self._refusals.timeout(item, lane, now_s, len(self.ledger)))
+                continue
+            self._pump.refresh(lane, item)
+            if item.late or item.latest_start_s >= now_s:
+                lane.deadlines.remind(item)
+            elif item.slo.unattainable is Unattainable.REJECT:
+                told = self._admitted.get(item.request.id)
+                reject = self._refusals.unreachable(item, lane, now_s, len(self.ledger), told)
+                self._refuse(item, lane, reject)
+            elif item.slo.unattainable is Unattainable.QUEUE:
+                self._unqueue(item, lane)
+                item.late = True
+                self._enqueue(item, lane)
+            else:
+                item.first_token_by_s = item.latest_start_s = inf
+                lane.deadlines.remind(item)
+
+    def _refuse(self, item: Item, lane: Lane, reject: Reject) -> None:
+        self._unqueue(item, lane)
+        del self._waiting[item.request.id]
+        self._out.append(reject)
+
+    def _dispatch(self, lane: Lane, now_s: float, pick: Pick, unit: int) -> None:
+        """Send a request to the station it was priced for."""
+        item, best = pick.item, pick.best
+        request, station = item.request, best.station
+        self._unqueue(item, lane)
+        del self._waiting[request.id]
+        takes_s = best.wait_s + best.work_s + best.exposed_s
+        tail_s = self.predictor.tail_s(station.id, takes_s, item.slo.quantile)
+        predicted = prediction(now_s, item, best, tail_s)
+        route = Route(station.id) if best.side is None else Route(best.side.id, station.id)
+        provisional = best.side is not None and bool(station.endpoint.facts.get("late_decode"))
+        live = Live(
+            item, lane, route, best, now_s, self._admitted.pop(request.id, None), predicted, provisional
+        )
+        self._tracking.start(live, unit, now_s)
+        live.sent = self.prefix.sent(station.id, request.block_hashes)
+        self._touched(request)
+        self._out.append(Assign(request.id, route, (), provisional, predicted, partial(explain, pick)))
+
+    def _run(self, lanes: Sequence[Lane], now_s: float) -> Sequence[Decision]:
+        for lane in lanes:
+            self._expire(lane, now_s)
+            self._tracking.bind_held(lane, now_s, self._out)
+            if lane.waiting:
+                self._pump.run(lane, now_s, partial(self._dispatch, lane, now_s))
+        return self._take()
+
+    def _learned(self) -> None:
+        """Take the predictor's curves anew, if it has learned."""
+        self._board.refresh()
+
+    def _single(self, request: RequestView, now_s: float) -> Decision:
+        """The least busy endpoint for a request that is never handed off."""
+        snapshot = self.ledger.snapshot(now_s)
+        mine = [
+            e
+            for e in snapshot.endpoints
+            if e.ready and e.model == request.model and self._serves(request.path, e)
+        ]
+        if not mine:
+            return self._refusals.no_capacity(request, snapshot.endpoints)
+        route = Route(least_work([e for e in mine if e.id not in request.avoid] or mine, self._rng).id)
+        self.ledger.start(request, route, now_s)
+        self._changed(route)
+        return Assign(request.id, route)
+
+    def _changed(self, route: Route) -> None:
+        for lane in self._board.lanes.values():
+            lane.changed(route.decode)
+
+    def _touched(self, request: RequestView) -> None:
+        """What is cached of prompts that begin as this one does has changed."""
+        if request.block_hashes:
+            self._pump.touched(request.block_hashes[0])
+
+    def _reported(self, live: Live, cached_tokens: int | None) -> None:
+        """The index learns where it was wrong: what the engine said it had, what was never computed."""
+        if live.sent is None:
+            return
+        if live.first_s is None and live.prefill_s is None:
+            self.prefix.lost(live.sent)
+        elif cached_tokens is not None:
+            self.prefix.reported(live.sent, cached_tokens // self._block_tokens)
+        self._touched(live.item.request)
+
+    def _keep_prefixes(self, snapshot: Snapshot) -> None:
+        """Forget what endpoints held that left or are a new process; bound the others by their memory."""
+        for endpoint in snapshot.endpoints:
+            if self._incarnations.get(endpoint.id, endpoint.incarnation) != endpoint.incarnation:
+                self.prefix.drop(endpoint.id)
+                self._tracking.restarted(endpoint.id)
+            total = endpoint.kv_total_tokens
+            self.prefix.resize(endpoint.id, None if total is None else total // self._block_tokens)
+        incarnations = {e.id: e.incarnation for e in snapshot.endpoints}
+        for endpoint_id in self._incarnations.keys() - incarnations.keys():
+            self.prefix.drop(endpoint_id)
+        if incarnations != self._incarnations:
+            self._incarnations = incarnations
+            self._pump.touched_all()
+
+    def _take(self) -> Sequence[Decision]:
+        if not self._out:
+            return ()
+        out, self._out = self._out, []
+        return out

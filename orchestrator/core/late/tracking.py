@@ -1,0 +1,213 @@
+"""Requests on their way: which endpoint each keeps busy, hand-offs that wait for a decode side, polls."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+from math import inf
+
+from orchestrator.core.contracts import Bind, Decision, Poll, Spent
+from orchestrator.core.inflight import Ledger
+from orchestrator.core.late.lanes import Board, Lane
+from orchestrator.core.late.live import Live, explain_decode
+from orchestrator.core.late.station import Station
+from orchestrator.core.prediction import Predictor
+from orchestrator.core.types import End, LegEvent, LegKind, Outcome, Route
+from orchestrator.errors import AccountingError
+
+DEFAULT_LEASE_S = 30.0
+"""How long an engine keeps a finished prefill that nobody fetches, where its adapter does not say."""
+
+HOLD_SHARE = 0.5
+"""Of a lease, how much may pass before the decode side is bound: the other half is for fetching."""
+
+TRANSFERRED = "transferred"
+"""The fact `prefill_answers` of an endpoint that answers only when the KV is fetched; else `computed`."""
+
+
+class Tracking:
+    """Every attempt from its Assign to its `finish`. Decisions that become due go to `out`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        board: Board,
+        predictor: Predictor,
+        on_accounting_error: Callable[[AccountingError], None],
+    ) -> None:
+        self.live: dict[str, Live] = {}
+        self._ledger = ledger
+        self._board = board
+        self._predictor = predictor
+        self._on_accounting_error = on_accounting_error
+        self._held: dict[str, Live] = {}
+        self._polls: list[tuple[float, str, Station]] = []
+
+    def start(self, live: Live, unit: int, now_s: float) -> None:
+        """A request has been given its route."""
+        item, price = live.item, live.price
+        tokens = item.tokens + item.output_tokens
+        self.live[item.request.id] = live
+        self._ledger.start(item.request, live.route, now_s, price.cached, 0 if live.provisional else tokens)
+        if live.provisional:
+            live.lane.unbound_tokens += tokens
+        else:
+            self._join(live)
+        station = price.station
+        station.start(item.request.id, unit, now_s, price.work_s, item.tokens, price.cached)
+        if station.endpoint.facts.get("prefill_answers") == TRANSFERRED:
+            heapq.heappush(self._polls, (station.poll_at_s, station.id, station))
+        self._changed(live.route)
+
+    def progress(self, event: LegEvent, now_s: float, out: list[Decision]) -> Lane | None:
+        """Release what a leg is done with; the lane that has a place free now, if any."""
+        live = self.live.get(event.request_id)
+        if live is None:
+            if event.request_id in self._ledger and event.leg is not LegKind.PREFILL:
+                self._ledger.handed_over(event.request_id)
+            return None
+        if event.leg is LegKind.PREFILL:
+            if event.what != "done":
+                return None
+            self._ledger.prefill_done(event.request_id)
+            if live.price.station.endpoint.facts.get("prefill_answers") != TRANSFERRED:
+                live.prefill_s = now_s - live.dispatched_s
+            self._computed(live, now_s)
+            if live.provisional:
+                self._bind(live, now_s, out)
+        elif live.first_s is None and event.leg in (LegKind.DECODE, LegKind.UNIFIED):
+            live.first_s = now_s
+            self._ledger.handed_over(event.request_id)
+            self._changed(live.route)
+            side = self._board.sides.get(live.route.decode)
+            if side is not None:
+                live.batch, live.context = side.batch, side.tokens
+            # Nothing is free that was not, unless this is the first that is heard of its prefill's end.
+            return live.lane if self._computed(live, now_s) else None
+        else:
+            return None
+        self._changed(live.route)
+        return live.lane
+
+    def finish(self, outcome: Outcome, now_s: float, out: list[Decision]) -> float | None:
+        """Release all that is left of a request; when it started, None if it was not in flight."""
+        live = self.live.pop(outcome.request_id, None)
+        self._held.pop(outcome.request_id, None)
+        try:
+            work = self._ledger.finish(outcome.request_id)
+        except AccountingError as error:
+            if outcome.route is not None:
+                self._on_accounting_error(error)
+            return None
+        self._changed(work.route)
+        if live is None:
+            return work.started_s
+        if live.provisional:
+            live.lane.unbound_tokens -= live.item.tokens + live.item.output_tokens
+        live.price.station.done(outcome.request_id, now_s)
+        side = self._board.sides.get(live.route.decode)
+        batch = 0
+        if side is not None:
+            side.bounds.pop(outcome.request_id, None)
+            batch = side.batch
+        if live.first_s is not None:
+            self._predictor.served(live.served(outcome.cached_tokens), now_s)
+            decoded = live.decoded(outcome, now_s, batch, outcome.end is End.COMPLETED)
+            if decoded is not None:
+                self._predictor.decoded(decoded, now_s)
+        return work.started_s
+
+    def observe(self, now_s: float, out: list[Decision]) -> None:
+        """Prompts that engines say they have computed are done, though their legs have not answered yet."""
+        for station in self._board.stations.values():
+            load, running = station.endpoint.load, station.running
+            if load is None or load.prefilling is None:
+                continue
+            mean_s = station.mean_work_s
+            station.foreign_s = max(0, load.prefilling - len(running)) * mean_s
+            if not running or load.at_s <= station.ends_s:
+                continue
+            for request_id in list(running)[: max(0, len(running) - load.prefilling)]:
+                live = self.live.get(request_id)
+                if live is not None and live.prefill_s is None:
+                    live.prefill_s = load.at_s - live.dispatched_s
+                    live.alone = False
+                station.done(request_id, now_s)
+
+    def restarted(self, endpoint_id: str) -> None:
+        """A new process is behind an endpoint: whatever the old one computed is gone."""
+        station = self._board.stations.get(endpoint_id)
+        if station is not None:
+            station.clear()
+
+    def bind_held(self, lane: Lane, now_s: float, out: list[Decision]) -> None:
+        """Try again to find a decode side for the lane's finished prefills, the oldest first."""
+        for live in [live for live in self._held.values() if live.lane is lane]:
+            self._bind(live, now_s, out)
+
+    def due_s(self) -> float:
+        """When a hand-off must be given up, or an endpoint asked whether it is done; inf: never."""
+        polls = self._polls
+        while polls and polls[0][2].poll_at_s != polls[0][0]:
+            heapq.heappop(polls)
+        due_s = polls[0][0] if polls else inf
+        for live in self._held.values():
+            due_s = min(due_s, live.hold_until_s or inf)
+        return due_s
+
+    def tick(self, now_s: float, out: list[Decision]) -> None:
+        """Give up hand-offs that were held too long; ask endpoints that should be done."""
+        for request_id, live in list(self._held.items()):
+            if live.hold_until_s is not None and live.hold_until_s <= now_s:
+                del self._held[request_id]
+                out.append(Spent(request_id))
+        while self._polls and self._polls[0][0] <= now_s:
+            at_s, _, station = heapq.heappop(self._polls)
+            if station.poll_at_s == at_s:
+                station.polled(now_s)
+                heapq.heappush(self._polls, (station.poll_at_s, station.id, station))
+                out.append(Poll(station.id))
+
+    def _computed(self, live: Live, now_s: float) -> bool:
+        """Its prompt is computed: its station is free of it, and has it cached. False: that was known."""
+        running = live.price.station.done(live.item.request.id, now_s)
+        if running is not None:
+            live.alone = running.alone
+        if live.sent is not None:
+            live.sent.computed()
+        return running is not None
+
+    def _bind(self, live: Live, now_s: float, out: list[Decision]) -> None:
+        """Name the decode side of a finished prefill, or hold it until one has room."""
+        item, lane = live.item, live.lane
+        tokens = item.tokens + item.output_tokens
+        slo, avoid = item.slo, item.request.avoid
+        side = lane.decodes.best(tokens, slo.step_s, slo.pools, avoid) or (
+            lane.decodes.best(tokens, slo.step_s, slo.pools) if avoid else None
+        )
+        if side is None:
+            if live.hold_until_s is None:
+                lease = live.price.station.endpoint.facts.get("lease_s")
+                lease_s = float(lease) if isinstance(lease, int | float) else DEFAULT_LEASE_S
+                live.hold_until_s = now_s + HOLD_SHARE * lease_s
+                self._held[item.request.id] = live
+            return
+        self._held.pop(item.request.id, None)
+        live.provisional = False
+        lane.unbound_tokens -= tokens
+        live.route = Route(side.id, live.route.prefill)
+        self._ledger.rebind(item.request.id, live.route, tokens)
+        self._join(live)
+        self._changed(live.route)
+        out.append(Bind(item.request.id, live.route, partial(explain_decode, side)))
+
+    def _join(self, live: Live) -> None:
+        bound_s = live.item.slo.step_s
+        side = self._board.sides.get(live.route.decode)
+        if bound_s < inf and side is not None:
+            side.bounds[live.item.request.id] = bound_s
+
+    def _changed(self, route: Route) -> None:
+        for lane in self._board.lanes.values():
+            lane.changed(route.decode)
