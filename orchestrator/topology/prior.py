@@ -90,7 +90,7 @@ class Prior(Strict):
         found: Findings = [
             (
                 ("exposed", name, "overlaps"),
-                "needs `chunk_tokens`, of which only the last chunk is waited for",
+                "needs `chunk_tokens`: only the last chunk is waited for",
             )
             for name, exposed in self.exposed.items()
             if exposed.overlaps and self.chunk_tokens is None

@@ -23,7 +23,15 @@ from orchestrator.topology.values import (
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("40ms", 0.04), ("1.5s", 1.5), ("10m", 600), ("1h30m", 5400), ("0s", 0), ("1m0.5s", 60.5), ("3us40ns", 3.04e-6)],
+    [
+        ("40ms", 0.04),
+        ("1.5s", 1.5),
+        ("10m", 600),
+        ("1h30m", 5400),
+        ("0s", 0),
+        ("1m0.5s", 60.5),
+        ("3us40ns", 3.04e-6),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
