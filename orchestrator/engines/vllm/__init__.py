@@ -33,7 +33,7 @@ class VLLM:
     """The packages whose version is the engine's, asked of its environment when a plan is made."""
     no_local_prefill: ClassVar[str | None] = None
     """Why a decode instance cannot compute a prompt itself; None, since it can: a request without hand-off
-    parameters is served whole (seen on 0.32.0)."""
+    parameters is served whole (seen on 0.32.0, with NIXL)."""
     lacks: ClassVar[Mapping[Role, str]] = {
         Role.ENCODE: "not supported yet: a vLLM encoder does nothing unless the router sends it each image "
         "before the rest of the request; leave it out, and images are encoded where the prompt is computed"
