@@ -64,6 +64,7 @@ class Bind:
     request_id: str
     route: Route
     explain: Callable[[], tuple[Choice, ...]] | None = None
+    why: tuple[Choice, ...] = ()
 
 
 @frozen(frozen=True, slots=True)

@@ -100,19 +100,19 @@ class Life(Record):
             self._ask = ask = home.intake.read(exchange, self, home.settings)
         except RequestError as error:
             self._fail(error)
-        except Exception:
+        except Exception:  # noqa: BLE001  a bug costs one request and no other
             self._crash()
         else:
             home.budget.earn()
             self._submit(ask.view)
 
     def _submit(self, view: RequestView) -> None:
-        self._view = view
+        self._view = self.view = view
         self.attempts += 1
         self.submitted = True
         try:
             self._home.desk.submit(view, self._decided)
-        except Exception:
+        except Exception:  # noqa: BLE001  a bug costs one request and no other
             self._crash()
 
     def _decided(self, decision: Decision) -> None:
@@ -120,11 +120,11 @@ class Life(Record):
         home = self._home
         try:
             if isinstance(decision, Reject):
+                self.reject = decision
                 raise refusal(decision)
             assert isinstance(decision, Assign)
-            self.route = decision.route
-            self.stages["queue"] = queued_s = home.road.clock.now_s() - self.arrived_s
-            home.counts.stage("queue", queued_s)
+            self.assign, self.route = decision, decision.route
+            home.counts.stage("queue", self.mark("queue", home.road.clock.now_s()))
             items = handover.plan(
                 home.registry, self._take_rooms, self.exchange.path, self, self._ask, decision.route
             )
@@ -133,7 +133,7 @@ class Life(Record):
             self._unit.start()
         except RequestError as error:
             self._fail(error)
-        except Exception:
+        except Exception:  # noqa: BLE001  a bug costs one request and no other
             self._crash()
 
     def _take_rooms(self, count: int) -> range:
@@ -155,9 +155,10 @@ class Life(Record):
             self._fail(error)
             return
         self.failed(error, begun=False)
-        home.desk.finish(self.outcome(home.road.clock.now_s()))
+        now_s = home.road.clock.now_s()
+        home.desk.finish(self.outcome(now_s))
         self._release()
-        self.again()
+        self.again(now_s)
         self._submit(replace(self._view, avoid=(*self._view.avoid, *unit.failed_at)))
 
     # -- how it ends
@@ -177,7 +178,7 @@ class Life(Record):
             self._fail(NoCapacity("the router is stopping", reason="draining"))
 
     def _crash(self) -> None:
-        """A bug, ours or a plug-in's, costs this request and no other."""
+        """What was just raised is a bug, ours or a plug-in's."""
         log.exception("a request failed on a bug", extra={"request_id": self.id})
         self._fail(RequestError("internal error", reason="internal"))
 

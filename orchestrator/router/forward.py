@@ -145,6 +145,8 @@ class Unit:
                 connection.pause()
             if tells:
                 self._tell(leg, "sent", now_s)
+        if self._record.first_s is None:
+            self._record.mark("bind" if "prefill" in self._record.stages else "connect", now_s)
 
     # -- what the calls tell
 
@@ -233,8 +235,9 @@ class Unit:
         exchange.on_pause, exchange.on_resume = self._pause, self._resume
         if record.first_s is None:
             record.first_s = now_s
+            record.mark("first_token", now_s)
             self._road.counts.ttft(now_s - record.arrived_s)
-            self._stage("first_token", now_s - max(call.sent_s, item.fed_s))
+            self._road.counts.stage("first_token", now_s - max(call.sent_s, item.fed_s))
         self._tell_begun(call.leg, now_s)
 
     def _stepped(self, call: Call, body: bytes) -> None:
@@ -246,8 +249,10 @@ class Unit:
             return
         self._drop(call, "ok")
         item.fed_s = now_s = self._road.clock.now_s()
+        if self._record.first_s is None:
+            self._record.mark(leg.kind.value, now_s)
         if leg.kind is LegKind.PREFILL:
-            self._stage("prefill", now_s - call.sent_s)
+            self._road.counts.stage("prefill", now_s - call.sent_s)
             if item.merges:
                 item.prefill_body = body
         if len(self._items) == 1 or all(one.fed_s for one in self._items):
@@ -300,6 +305,7 @@ class Unit:
             self._fail(error, call.leg.endpoint)
             return
         self._over_s = self._record.ended_s = now_s
+        self._record.mark("answer" if self._record.first_s is None else "decode", now_s)
 
     def _end(self, call: Call, error: RequestError) -> None:
         """A leg has failed; one that only served to begin its item's answer may, once that has begun."""
@@ -370,7 +376,3 @@ class Unit:
     def _tell(self, leg: Leg, what: str, at_s: float) -> None:
         if what in self._road.heeds:
             self._road.progress(LegEvent(self._record.id, leg.kind, leg.endpoint, what, at_s))
-
-    def _stage(self, name: str, seconds: float) -> None:
-        self._record.stages[name] = seconds
-        self._road.counts.stage(name, seconds)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.core.types import End, Outcome, PathKind, Route
+from orchestrator.core.contracts import Assign, Bind, Reject
+from orchestrator.core.types import End, Outcome, PathKind, RequestView, Route
 from orchestrator.errors import RequestError
 from orchestrator.router.stream import NO_USAGE, Usage
 
@@ -13,19 +14,23 @@ CLIENT_LEFT = 499
 class Record:
     """One request's facts. Times are seconds on the router's monotonic clock, stages seconds by name.
 
-    `status` is what the client was or would have been told; `ended_s` when it had everything, though a
+    Until the first token the stages of a stream add up to its TTFT, and until its end to the whole: each is
+    the time from the mark before it, `since_s` (see `mark`). `view`, `assign`, `bind` and `reject` are what
+    was decided about and how; `tries` the attempts that failed: route, reason, and when after its arrival.
+    `clamped_from` is the SLO class it asked for and may not use. `status` is what the client was or would have been told; `ended_s` when it had everything, though a
     leg may answer later.
     """
 
     __slots__ = (
-        "arrived_s", "attempts", "client_id", "end", "ended_s", "first_s", "id", "kind", "message", "model",
-        "reason", "route", "stages", "status", "submitted", "tenant", "usage",
+        "arrived_s", "assign", "attempts", "bind", "clamped_from", "client_id", "end", "ended_s", "first_s", "id",
+        "kind", "message", "model", "reason", "reject", "route", "since_s", "stages", "status", "submitted",
+        "tenant", "tries", "usage", "view",
     )  # fmt: skip
 
     def __init__(self, request_id: str, kind: PathKind, arrived_s: float) -> None:
         self.id = request_id
         self.kind = kind
-        self.arrived_s = arrived_s
+        self.arrived_s = self.since_s = arrived_s
         self.client_id: bytes | None = None
         self.model = ""
         self.tenant: str | None = None
@@ -40,11 +45,27 @@ class Record:
         self.message = ""
         self.usage: Usage = NO_USAGE
         self.stages: dict[str, float] = {}
+        self.view: RequestView | None = None
+        self.assign: Assign | None = None
+        self.bind: Bind | None = None
+        self.reject: Reject | None = None
+        self.clamped_from: str | None = None
+        self.tries: tuple[tuple[Route | None, str, float], ...] = ()
 
-    def again(self) -> None:
-        """A failed attempt is over and another begins: as if the first had not been."""
+    def mark(self, stage: str, now_s: float) -> float:
+        """All since the last mark was `stage`; how long that was."""
+        lasted_s = now_s - self.since_s
+        self.since_s = now_s
+        self.stages[stage] = self.stages.get(stage, 0.0) + lasted_s
+        return lasted_s
+
+    def again(self, now_s: float) -> None:
+        """A failed attempt is over and another begins: as if the first had not been, but for its time."""
+        self.tries = (*self.tries, (self.route, self.reason, now_s - self.arrived_s))
         self.route, self.status, self.end, self.reason, self.message = None, 200, End.COMPLETED, "", ""
-        self.stages = {}
+        self.assign = self.bind = None
+        self.stages = {"retry": now_s - self.arrived_s}
+        self.since_s = now_s
 
     def failed(self, error: RequestError, begun: bool) -> None:
         """The request ended with `error`; `begun`: after the client had been sent the status line."""

@@ -89,7 +89,10 @@ async def test_a_stream_passes_untouched(make: Make, chained: bool) -> None:
     assert (done.prompt_tokens, done.output_tokens, done.cached_tokens) == (11, 22, 3)
     assert done.route == Route(decode="d0", prefill="p0")
     assert 0 < done.ttft_s <= done.e2e_s
-    assert set(done.stages) == {"queue", "prefill", "first_token"}
+    told = ["queue", "connect", "prefill", *(["bind"] if chained else []), "first_token", "decode"]
+    assert list(done.stages) == told
+    assert sum(done.stages.values()) == pytest.approx(done.e2e_s)
+    assert sum(done.stages.values()) - done.stages["decode"] == pytest.approx(done.ttft_s)
     assert sorted(rig.metrics.legs) == [("decode", "d0", "ok"), ("prefill", "p0", "ok")]
     assert len(rig.metrics.ttfts) == 1
 
