@@ -86,14 +86,14 @@ class Decisions:
     """The decision log: `record` is `sampled` (a share of `sample`), `full` or `off`.
 
     `keep_bytes` bounds the disk space it takes, `hashes` how many of a prompt's block hashes a record holds.
-    `headers`: answers tell of their decision without being asked.
+    `headers`: when answers tell of their decision, `on_request`, `always` or `never`.
     """
 
     record: str = "sampled"
     sample: float = 0.1
     keep_bytes: int = 64 * 1024 * 1024
     hashes: int = 1024
-    headers: bool = False
+    headers: str = "on_request"
 
 
 @dataclass(frozen=True, slots=True)

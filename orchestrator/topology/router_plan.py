@@ -140,7 +140,7 @@ def _choosing(topology: Topology, queue_s: float) -> dict[str, Any]:
             sample=decisions.sample,
             keep_bytes=decisions.keep,
             hashes=decisions.hashes,
-            headers=decisions.headers == "always",
+            headers=decisions.headers,
         ),
     }
 

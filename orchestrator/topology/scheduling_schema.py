@@ -67,10 +67,10 @@ class Decisions(Strict):
         description="How many of a prompt's block hashes a record holds; `pdctl replay` needs them to tell "
         "what a cache would have held. Prompts themselves are never recorded.",
     )
-    headers: Literal["on_request", "always"] = Field(
+    headers: Literal["on_request", "always", "never"] = Field(
         "on_request",
         description="When answers carry the `x-pdctl-*` headers that tell of their decision: if the request "
-        "has `x-pdctl-explain: 1`, or always.",
+        "has `x-pdctl-explain: 1`, always or never.",
     )
 
     @model_validator(mode="after")
