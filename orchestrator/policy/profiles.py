@@ -10,6 +10,14 @@ from orchestrator.plugins import nearest
 
 ROLES = ("prefill", "decode", "unified")
 
+DEFAULT_MODE = "immediate"
+"""The mode of a profile that names none."""
+
+BASES = {"immediate": "priced", "late": "slo"}
+"""By mode, the profile from which what another leaves out is taken."""
+
+Data = Mapping[str, Any]
+
 # The price of a unit is weight / scale. A cached token is worth 2/16384, a token of backlog costs
 # 4/65536: half as much, since computing it again delays this request and all behind it. A request
 # costs 2/256, as much as 128 tokens, for what a step costs however little is in it. Affinity can
@@ -26,36 +34,84 @@ _BOUNDED_KV = [{"use": "kv-capacity", "overcommit": 4.0}]
 
 _BEST = {"use": "max-score"}
 
+# The rate only bounds how far apart two endpoints can be told: the cheapest has the whole share.
+_PREDICTED = [{"use": "predicted-latency", "others": 1.0, "worth": "1h"}]
 
-def _same(role: Mapping[str, Any]) -> dict[str, Any]:
-    return {"mode": "immediate", **dict.fromkeys(ROLES, role)}
+_IN_TIME = [{"use": "predicted-ttft"}]
+
+# Prefix against queue against memory, each compared with the best candidate's, as llm-d weighs them.
+_WEIGHTED = [
+    {"use": "prefix-affinity", "weight": 3.0, "full_tokens": 0},
+    {"use": "queue-depth", "weight": 2.0, "scale_requests": None},
+    {"use": "kv-utilization", "weight": 2.0},
+]
 
 
-PROFILES: Mapping[str, Mapping[str, Any]] = {
-    "default": {
-        "mode": "immediate",
-        "prefill": {"scorers": _NEAREST_FIRST_TOKEN, "picker": _BEST},
-        "decode": {
-            "filters": _BOUNDED_KV,
-            "scorers": [{"use": "kv-utilization", "weight": 1.0}, {"use": "token-load", "weight": 1.0}],
-            "picker": _BEST,
-        },
-        "unified": {
-            "filters": _BOUNDED_KV,
-            "scorers": [*_NEAREST_FIRST_TOKEN, {"use": "kv-utilization", "weight": 1.0}],
-            "picker": _BEST,
-        },
-    },
-    "round-robin": _same({"picker": {"use": "round-robin"}}),
-    "least-requests": _same({"scorers": [{"use": "queue-depth"}], "picker": _BEST}),
+def _immediate(prefill: Data, decode: Data | None = None, unified: Data | None = None) -> Data:
+    """The same for every role that is not given."""
+    roles = (prefill, decode or prefill, unified or prefill)
+    return {"mode": "immediate", **dict(zip(ROLES, roles, strict=True))}
+
+
+def _late(order: str) -> Data:
+    return {"mode": "late", "order": {"use": order}, **{role: {} for role in ROLES}}
+
+
+def _ranked(*scorers: Any, filters: Any = ()) -> Data:
+    return {"filters": list(filters), "scorers": list(scorers), "picker": _BEST}
+
+
+_PRICED = _immediate(
+    _ranked(*_NEAREST_FIRST_TOKEN),
+    _ranked(
+        {"use": "kv-utilization", "weight": 1.0},
+        {"use": "token-load", "weight": 1.0},
+        filters=_BOUNDED_KV,
+    ),
+    _ranked(*_NEAREST_FIRST_TOKEN, {"use": "kv-utilization", "weight": 1.0}, filters=_BOUNDED_KV),
+)
+
+PROFILES: Mapping[str, Data] = {
+    "default": _PRICED,
+    "priced": _PRICED,
+    "slo": _late("uncached-shortest"),
+    "slo-least-slack": _late("least-slack"),
+    "slo-edf": _late("edf"),
+    "slo-moore-hodgson": _late("moore-hodgson"),
+    "late-fcfs": _late("fcfs"),
+    "round-robin": _immediate({"picker": {"use": "round-robin"}}),
     # Without scorers all candidates tie, and max-score draws among ties.
-    "random": _same({"picker": _BEST}),
+    "random": _immediate({"picker": _BEST}),
+    "power-of-two": _immediate({"scorers": [{"use": "queue-depth"}], "picker": {"use": "power-of-two"}}),
+    "least-requests": _immediate(_ranked({"use": "queue-depth"})),
+    "least-tokens": _immediate(_ranked({"use": "token-load"})),
+    "cache-aware": _immediate(_ranked({"use": "prefix-or-balance"}), _ranked({"use": "queue-depth"})),
+    "weighted": _immediate(_ranked(*_WEIGHTED), _ranked(*_WEIGHTED[1:])),
+    "predicted": _immediate(
+        _ranked(*_PREDICTED),
+        _ranked(*_PREDICTED, filters=_BOUNDED_KV),
+        _ranked(*_PREDICTED, filters=_BOUNDED_KV),
+    ),
+    "predicted-shed": _immediate(
+        _ranked(*_PREDICTED, filters=_IN_TIME),
+        _ranked(*_PREDICTED, filters=_BOUNDED_KV),
+        _ranked(*_PREDICTED, filters=[*_BOUNDED_KV, *_IN_TIME]),
+    ),
+    "size-pools": _immediate(
+        _ranked({"use": "token-load"}, filters=[{"use": "size-pools"}]),
+        _ranked({"use": "token-load"}),
+    ),
 }
-"""Name to profile. `default` is also where a profile's missing roles are taken from."""
+"""Name to profile. `BASES` says where a profile's missing roles are taken from."""
+
+
+def mode_of(profile: Mapping[str, Any]) -> str:
+    """The mode that a profile names, right or wrong, or the default one."""
+    return str(profile.get("mode", DEFAULT_MODE))
 
 
 def complete(profile: str | Mapping[str, Any] = "default") -> dict[str, Any]:
-    """The profile with every role: a shipped one by name, or one's own, completed from `default`.
+    """The profile with every role: a shipped one by name, or one's own, completed from its mode's base.
 
     Raises ParamError for a name that is not shipped.
     """
@@ -66,4 +122,5 @@ def complete(profile: str | Mapping[str, Any] = "default") -> dict[str, Any]:
             problem = Problem(f"no scheduling profile is called {profile!r}", hint=hint)
             raise ParamError([((), problem)])
         profile = PROFILES[profile]
-    return {**PROFILES["default"], **profile}
+    base = PROFILES[BASES.get(mode_of(profile), BASES[DEFAULT_MODE])]
+    return {**base, **profile}

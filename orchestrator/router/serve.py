@@ -18,12 +18,12 @@ import uvloop
 from orchestrator import __version__
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.core.address import http_url, is_wildcard, join_host_port
-from orchestrator.core.scheduling import ImmediateScheduler
+from orchestrator.core.scheduling import ImmediateScheduler, SchedulingProfile
 from orchestrator.core.types import Inflight
 from orchestrator.errors import LaunchError, PdctlError, PolicyError, Problem, TopologyError
 from orchestrator.fabric import ports, unix
 from orchestrator.metrics import RouterMetrics
-from orchestrator.policy.build import build
+from orchestrator.policy.build import Profile, build
 from orchestrator.router import logs
 from orchestrator.router.admin import Admin, Control
 from orchestrator.router.app import RouterApp
@@ -90,7 +90,7 @@ class Router:
         self._lag: asyncio.TimerHandle | None = None
         self.metrics = RouterMetrics((i.model for i in plan.instances), self._clock, __version__)
         self.registry = Registry(plan, self._clock, self.metrics, inflight=self._inflight)
-        profile = build(router.scheduling, plan.base_dir)
+        profile = _immediate(build(router.scheduling, plan.base_dir))
         self.scheduler = ImmediateScheduler(
             profile,
             rng=rng,
@@ -201,7 +201,7 @@ class Router:
             raise TopologyError([Problem("this router was not started from a plan file; start it anew")])
         plan = self._reread()
         router, before = own_plan(plan), own_plan(self._plan)
-        profile = build(router.scheduling, plan.base_dir)
+        profile = _immediate(build(router.scheduling, plan.base_dir))
         self.registry.apply(plan)
         self.scheduler.profile = profile
         self.metrics.serve_models(i.model for i in plan.instances)
@@ -287,6 +287,14 @@ def own_plan(plan: Plan) -> RouterPlan:
             [Problem(f"router.kind is {kind}", file=plan.file, field="router.kind", hint="set it to pdctl")]
         )
     return plan.router
+
+
+def _immediate(profile: Profile) -> SchedulingProfile:
+    if isinstance(profile, SchedulingProfile):
+        return profile
+    raise TopologyError(
+        [Problem("this router takes profiles of mode 'immediate'", field="scheduling.profile")]
+    )
 
 
 def _not_bound(what: str, host: str, port: int, error: OSError) -> LaunchError:

@@ -11,8 +11,9 @@ from orchestrator.policy import Context, Endpoint, Field, Params, RequestView, s
 class QueueDepthParams(Params):
     """What a request weighs."""
 
-    scale_requests: float = Field(default=256, gt=0)
-    """Requests above the least loaded candidate at which the score is 0."""
+    scale_requests: float | None = Field(default=256, gt=0)
+    """Requests above the least loaded candidate at which the score is 0; None: those of the most loaded one,
+    which tells candidates apart by a request as sharply as by a hundred."""
 
 
 class QueueDepth:
@@ -28,4 +29,5 @@ class QueueDepth:
         self, request: RequestView, candidates: Sequence[Endpoint], context: Context
     ) -> Sequence[float]:
         """One share per candidate."""
-        return share_of_least([e.requests for e in candidates], self._scale)
+        requests = [e.requests for e in candidates]
+        return share_of_least(requests, self._scale or max(1, max(requests) - min(requests)))

@@ -1,10 +1,12 @@
-"""Profiles from plain data: what is accepted, and that every mistake is found at once, where it is."""
+"""Profiles from plain data, and the loading of each policy: every mistake is found at once, where it is."""
 
 import pytest
 
+from orchestrator.core.lateprofile import LateProfile, LateSettings
 from orchestrator.core.types import Role
 from orchestrator.errors import ParamError, PluginError, TopologyError
 from orchestrator.policy.build import build, make_policy
+from orchestrator.policy.late import LateParams
 
 
 def refused(profile, base_dir="."):
@@ -76,9 +78,16 @@ def test_the_headers_that_policies_read_are_told():
     ("profile", "path", "says"),
     [
         ("defalt", (), "did you mean 'default'?"),
-        ("mine", (), "shipped: default, round-robin, least-requests, random"),
+        ("mine", (), "shipped: default, priced, slo, "),
         ({"prefil": {}}, ("prefil",), "unknown field 'prefil' (did you mean 'prefill'?)"),
-        ({"mode": "late"}, ("mode",), "mode is 'late' (the mode that exists is 'immediate')"),
+        ({"mode": "lat"}, ("mode",), "mode is 'lat' (the modes are 'immediate' and 'late')"),
+        ({"mode": ["late"]}, ("mode",), "the modes are 'immediate' and 'late'"),
+        (
+            {"order": "edf"},
+            ("order",),
+            "`order` belongs to mode 'late' (write `mode: late`, or leave it out)",
+        ),
+        ({"late": {}}, ("late",), "`late` belongs to mode 'late'"),
         ({"decode": []}, ("decode",), "decode: must be a mapping of filters, scorers, picker, not []"),
         ({"decode": None}, ("decode",), "must be a mapping"),
         ({"decode": {"filter": []}}, ("decode", "filter"), "did you mean 'filters'?"),
@@ -138,11 +147,38 @@ def test_the_headers_that_policies_read_are_told():
             "only scorers have a weight",
         ),
         (
+            {"decode": {"filters": [{"use": "kv-capacity", "worth": "2s"}]}},
+            ("decode", "filters", 0, "worth"),
+            "only scorers have a worth",
+        ),
+        (
+            {"decode": {"scorers": ["transfer-cost"]}},
+            ("decode", "scorers", 0, "use"),
+            "'transfer-cost' scores in 'seconds', and mode 'immediate' takes share (give it a rate, such as "
+            "`worth: 200ms` (seconds that are a whole share), or use another scorer)",
+        ),
+        (
+            {"decode": {"scorers": [{"use": "transfer-cost", "worth": 3}]}},
+            ("decode", "scorers", 0, "worth"),
+            "3 is not a duration; write a number with its unit",
+        ),
+        (
+            {"decode": {"scorers": [{"use": "transfer-cost", "worth": "0s"}]}},
+            ("decode", "scorers", 0, "worth"),
+            "a worth is more than zero",
+        ),
+        (
+            {"decode": {"scorers": [{"use": "queue-depth", "worth": "1s"}]}},
+            ("decode", "scorers", 0, "worth"),
+            "`worth` is for scorers that do not score in share (leave it out",
+        ),
+        (
             {"decode": {"filters": ["queue-depth"]}},
             ("decode", "filters", 0, "use"),
             "'queue-depth' does not fit under `filters` (it belongs under `scorers`)",
         ),
         ({"decode": {"picker": "kv-capacity"}}, ("decode", "picker", "use"), "it belongs under `filters`"),
+        ({"decode": {"picker": "edf"}}, ("decode", "picker", "use"), "it belongs under `order`"),
         ({"decode": {"picker": "collections:Counter"}}, ("decode", "picker", "use"), "constructor"),
         ({"decode": {"picker": "json:loads"}}, ("decode", "picker", "use"), "'json:loads' is no class"),
         (
@@ -229,6 +265,15 @@ class Seconds:
         return [0.0] * len(candidates)
 
 
+class Minutes(Seconds):
+    unit = "minutes"
+
+
+class Awaited:
+    async def filter(self, request, candidates, context):
+        return candidates
+
+
 class NoUnit:
     def score(self, request, candidates, context):
         return []
@@ -277,6 +322,7 @@ def test_a_file_beside_the_topology(folder):
         (own("Two"), ("use",), "must take nothing, or one argument"),
         (own("Lost"), ("use",), "'Nowhere' is not defined"),
         (own("Nothing"), ("use",), "under `filters` belongs a class with a method `filter`"),
+        (own("Awaited"), ("use",), "`filter` is async (a decision is made at once: make it a plain function"),
     ],
 )
 def test_a_mistake_in_ones_own_policy(folder, step, path, says):
@@ -288,7 +334,8 @@ def test_a_mistake_in_ones_own_policy(folder, step, path, says):
 @pytest.mark.parametrize(
     ("name", "path", "says"),
     [
-        ("Seconds", (), "scores in 'seconds' (mode 'immediate' takes scorers whose unit is 'share')"),
+        ("Seconds", (0, "use"), "scores in 'seconds', and mode 'immediate' takes share"),
+        ("Minutes", (0, "use"), "scores in 'minutes' (a scorer's `unit` is 'share' or 'seconds')"),
         ("NoUnit", (0, "use"), "a scorer has a class attribute `unit`"),
         ("OwnAffinity", (), "OwnAffinity is the whole ranking"),
     ],
@@ -323,6 +370,90 @@ def test_building_does_not_change_the_data():
     before = repr(data)
     build(data)
     assert repr(data) == before
+
+
+def test_a_late_profile():
+    profile = build(
+        {
+            "mode": "late",
+            "order": {"use": "moore-hodgson"},
+            "prefill": {
+                "filters": ["warm-up"],
+                "scorers": [{"use": "session-affinity", "worth": "200ms"}, "transfer-cost"],
+            },
+            "late": {"hand_ahead": "20ms", "max_queue": 5, "wait_for_warm": False},
+        }
+    )
+    assert isinstance(profile, LateProfile)
+    assert profile.order.name == "moore-hodgson"
+    assert [s.name for s in profile.prefill.filters] == ["warm-up"]
+    assert [(s.name, s.policy.unit) for s in profile.prefill.scorers] == [
+        ("session-affinity", "seconds"),
+        ("transfer-cost", "seconds"),
+    ]
+    assert profile.headers == {"x-session-id"}
+    assert profile.settings == LateSettings(hand_ahead_s=0.02, max_queue=5, wait_for_warm=False)
+    assert build({"mode": "late"}).order.name == build("slo").order.name == "uncached-shortest"
+    assert build({"mode": "late"}).settings == LateSettings()
+
+
+def test_a_rate_makes_a_scorer_one_of_the_other_unit():
+    needing = {"use": "prefix-affinity", "worth": "1s"}
+    late = build({"mode": "late", "unified": {"scorers": [needing]}})
+    assert late.unified.scorers[0].policy.unit == "seconds"
+    immediate = build({"unified": {"scorers": [{"use": "predicted-latency", "worth": "1s", "weight": 2}]}})
+    assert immediate.unified.scorers[0].policy.unit == "share"
+    assert immediate.unified.scorers[0].weight == 2.0
+
+
+@pytest.mark.parametrize(
+    ("profile", "path", "says"),
+    [
+        ({"ordr": "edf"}, ("ordr",), "did you mean 'order'?"),
+        ({"order": None}, ("order",), "must be a policy's name, or a mapping with `use`, not None"),
+        ({"order": "eddf"}, ("order", "use"), "did you mean 'edf'?"),
+        ({"order": {"use": "edf", "x": 1}}, ("order", "x"), "edf takes no parameters"),
+        ({"order": {"use": "edf", "weight": 1}}, ("order", "weight"), "only scorers have a weight"),
+        ({"order": "queue-depth"}, ("order", "use"), "it belongs under `scorers`"),
+        ({"decode": {"scorers": ["edf"]}}, ("decode", "scorers", 0, "use"), "it belongs under `order`"),
+        (
+            {"decode": {"picker": "max-score"}},
+            ("decode", "picker"),
+            "mode 'late' has no picker (leave it out: who costs the least is taken)",
+        ),
+        (
+            {"decode": {"scorers": ["queue-depth"]}},
+            ("decode", "scorers", 0, "use"),
+            "'queue-depth' scores in 'share', and mode 'late' takes seconds (give it a rate, such as "
+            "`worth: 200ms` (what a share of 0 costs), or use another scorer)",
+        ),
+        (
+            {"decode": {"scorers": [{"use": "transfer-cost", "weight": 2}]}},
+            ("decode", "scorers", 0, "weight"),
+            "mode 'late' has no weights (seconds are added as they are",
+        ),
+        (
+            {"decode": {"scorers": [{"use": "transfer-cost", "worth": "1s"}]}},
+            ("decode", "scorers", 0, "worth"),
+            "`worth` is for scorers that do not score in seconds",
+        ),
+        ({"decode": {"scorer": []}}, ("decode", "scorer"), "did you mean 'scorers'?"),
+        ({"decode": "x"}, ("decode",), "must be a mapping of filters, scorers, not 'x'"),
+        ({"late": 3}, ("late",), "must be a mapping of candidates, others, hand_ahead"),
+        ({"late": {"candidats": 3}}, ("late", "candidats"), "did you mean 'candidates'?"),
+        ({"late": {"candidates": 0}}, ("late", "candidates"), "greater than or equal to 1, not 0"),
+        ({"late": {"hand_ahead": 0.02}}, ("late", "hand_ahead"), "0.02 is not a duration; write"),
+        ({"late": {"on_time_quantile": 1}}, ("late", "on_time_quantile"), "less than 1, not 1"),
+    ],
+)
+def test_a_mistake_in_a_late_profile_is_told_where_it_is(profile, path, says):
+    found, text = only({"mode": "late", **profile})
+    assert found == path
+    assert says in text
+
+
+def test_every_setting_of_late_binding_can_be_written():
+    assert {f.removesuffix("_s") for f in LateSettings.__dataclass_fields__} == set(LateParams.model_fields)
 
 
 def test_roles_of_a_profile_are_those_that_are_routed():

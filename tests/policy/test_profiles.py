@@ -4,15 +4,18 @@ import copy
 
 import pytest
 
+from orchestrator.core.lateprofile import LateProfile
+from orchestrator.core.scheduling import SchedulingProfile
 from orchestrator.errors import ParamError
 from orchestrator.policy.build import build
-from orchestrator.policy.profiles import PROFILES, ROLES, complete
+from orchestrator.policy.profiles import BASES, PROFILES, ROLES, complete
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_each_builds_and_has_every_role(name):
-    assert set(PROFILES[name]) == {"mode", *ROLES}
-    assert build(name)
+    late = PROFILES[name]["mode"] == "late"
+    assert set(PROFILES[name]) == {"mode", *ROLES} | ({"order"} if late else set())
+    assert isinstance(build(name), LateProfile if late else SchedulingProfile)
 
 
 def test_completing_fills_in_missing_roles_and_leaves_the_shipped_alone():
@@ -25,6 +28,13 @@ def test_completing_fills_in_missing_roles_and_leaves_the_shipped_alone():
     assert complete() == PROFILES["default"]
 
 
+def test_what_is_left_out_is_that_of_the_modes_base():
+    assert complete({"mode": "late", "late": {"others": 2.0}}) == {**PROFILES["slo"], "late": {"others": 2.0}}
+    assert complete({}) == PROFILES["priced"]
+    assert all(PROFILES[base]["mode"] == mode for mode, base in BASES.items())
+    assert PROFILES["default"]["mode"] in BASES
+
+
 def test_an_unknown_name():
     with pytest.raises(ParamError, match="did you mean 'round-robin'"):
         complete("roundrobin")
@@ -33,7 +43,7 @@ def test_an_unknown_name():
 @pytest.mark.parametrize("role", ["prefill", "unified"])
 def test_prices_are_as_documented(role):
     """A backlog token costs half of what a cached one is worth, a request as much as 128 of them."""
-    steps = {s["use"]: s for s in PROFILES["default"][role]["scorers"]}
+    steps = {s["use"]: s for s in PROFILES["priced"][role]["scorers"]}
     cached = steps["prefix-affinity"]["weight"] / steps["prefix-affinity"]["full_tokens"]
     backlog = steps["token-load"]["weight"] / steps["token-load"]["scale_tokens"]
     request = steps["queue-depth"]["weight"] / steps["queue-depth"]["scale_requests"]
@@ -41,9 +51,9 @@ def test_prices_are_as_documented(role):
 
 
 @pytest.mark.parametrize("role", ["prefill", "unified"])
-def test_in_the_default_load_can_always_outweigh_affinity(role):
+def test_by_price_load_can_always_outweigh_affinity(role):
     """Case 31: whatever the cache says, enough load moves traffic on."""
-    scorers = build("default").__getattribute__(role).scorers
+    scorers = build("priced").__getattribute__(role).scorers
     affinity = sum(s.weight for s in scorers if getattr(s.policy, "needs_load", False))
     load = sum(s.weight for s in scorers if getattr(s.policy, "measures_load", False))
     assert load > affinity > 0

@@ -4,7 +4,7 @@ import pytest
 
 from orchestrator.policy import Inflight, Load, PathKind, Role
 from orchestrator.policy.build import make_policy
-from orchestrator.policy.testing import make_context, make_endpoint, make_request
+from orchestrator.policy.testing import FakePredictor, make_context, make_endpoint, make_request
 
 
 def kept(endpoints, role=Role.UNIFIED, params=None, **request):
@@ -64,3 +64,21 @@ def test_what_needs_no_memory_goes_anywhere():
     over = with_free("over", -500)
     assert kept([over], path=PathKind.TOKENIZE) == ["over"]
     assert kept([over], prompt_tokens=1, max_tokens=0) == []
+
+
+def test_the_output_that_is_expected_is_the_classs():
+    endpoints = [with_free("just", 1070), with_free("short", 1069)]
+    policy = make_policy("kv-capacity", {})
+    context = make_context(endpoints, predictor=FakePredictor(tokens=70))
+    request = make_request(prompt_tokens=1000, max_tokens=10**6)
+    assert [e.id for e in policy.filter(request, endpoints, context)] == ["just"]
+
+
+def test_what_is_still_to_be_transferred_counts():
+    """Of four requests the engine knew of one: three times 1500 tokens have yet to arrive."""
+    seen = Inflight(4, 0, 6000)
+    coming = with_free("coming", 5000, inflight=seen, inflight_at_load=seen)
+    arrived = make_endpoint(
+        "arrived", load=Load(0.0, 4, 0, 5000, 10_000), inflight=seen, inflight_at_load=seen
+    )
+    assert kept([coming, arrived], prompt_tokens=1000, max_tokens=0) == ["arrived"]

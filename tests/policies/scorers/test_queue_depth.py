@@ -21,3 +21,9 @@ def test_each_request_above_the_least_costs_its_share():
 def test_the_default_scale():
     endpoints = [make_endpoint("a"), make_endpoint("b", inflight=Inflight(64))]
     assert scores(endpoints) == [1.0, 0.75]
+
+
+def test_without_a_scale_the_most_loaded_scores_nothing():
+    endpoints = [make_endpoint(str(n), inflight=Inflight(n)) for n in (2, 4, 6)]
+    assert scores(endpoints, scale_requests=None) == [1.0, 0.5, 0.0]
+    assert scores(endpoints[:1] * 2, scale_requests=None) == [1.0, 1.0]

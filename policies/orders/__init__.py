@@ -1,0 +1,1 @@
+"""Orders: which waiting request goes first (late mode)."""
