@@ -14,8 +14,11 @@ from orchestrator.core.choosing import least_work as least_work
 from orchestrator.core.contracts import Assign, Context, Decision, Reject
 from orchestrator.core.frozen import frozen
 from orchestrator.core.inflight import Ledger
+from orchestrator.core.outlook import NoOutlook, Outlook
+from orchestrator.core.prediction import Predictor
 from orchestrator.core.prefix import PrefixIndex
 from orchestrator.core.prefixcheck import PrefixCheck
+from orchestrator.core.slo import Classes
 from orchestrator.core.types import (
     Choice,
     Endpoint,
@@ -129,6 +132,11 @@ def _asking(context: Context, role: Role, prefill: Endpoint | None = None) -> Co
         prefill,
         context.block_tokens,
         context.extra,
+        context.predictor,
+        context.slo,
+        context.first_token_by_s,
+        context.wait_s,
+        context.step_limit_s,
     )
 
 
@@ -152,8 +160,10 @@ class ImmediateScheduler:
     replaced between two calls. Not thread-safe: one event loop owns it.
 
     `rng` draws ties; `serves` says which endpoints answer which kinds of request; one block hash stands for
-    `block_tokens` tokens. `on_policy_error` is told of each fallback, `on_accounting_error` of each `finish`
-    of work that is not in flight, which raises unless told otherwise.
+    `block_tokens` tokens. With a `predictor`, which learns from what comes of each request, policies may ask
+    it, and requests have the promises of their `classes`; without one nothing is predicted or promised.
+    `on_policy_error` is told of each fallback, `on_accounting_error` of each `finish` of work that is not in
+    flight, which raises unless told otherwise.
     """
 
     def __init__(
@@ -163,10 +173,13 @@ class ImmediateScheduler:
         rng: Random,
         serves: Serves = _serves_all,
         block_tokens: int = 128,
+        predictor: Predictor | None = None,
+        classes: Classes | None = None,
         on_policy_error: OnPolicyError = _ignore,
         on_accounting_error: Callable[[AccountingError], None] = _raise,
     ) -> None:
         self.profile = profile
+        self._outlook = NoOutlook() if predictor is None else Outlook(predictor, classes or {})
         self.ledger = Ledger()
         self.prefix = PrefixIndex()
         self.cached = PrefixCheck(self.prefix, block_tokens)
@@ -183,6 +196,9 @@ class ImmediateScheduler:
     heeds: ClassVar[frozenset[str]] = frozenset({"first_token", "done"})
     """What of a leg's progress changes anything here; it need not be told the rest."""
 
+    decides_in: ClassVar[frozenset[str]] = frozenset({"submit"})
+    """The calls that ask policies."""
+
     def submit(self, request: RequestView, now_s: float) -> Sequence[Decision]:
         """Assign the request, or refuse it: 503 if nothing is ready for it, 429 if all that is is full.
 
@@ -194,6 +210,8 @@ class ImmediateScheduler:
         fleet = self._fleet(request, snapshot)
         if not fleet.usable:
             return (self._no_capacity(request, snapshot),)
+        outlook = self._outlook
+        promise = outlook.promise(request, now_s)
         context = Context(
             snapshot=snapshot,
             role=Role.UNIFIED,
@@ -201,12 +219,20 @@ class ImmediateScheduler:
             rng=self._rng,
             prefix=self.prefix,
             block_tokens=self._block_tokens,
+            predictor=outlook.predictor,
+            slo=promise.slo,
+            first_token_by_s=promise.first_token_by_s,
+            wait_s=outlook.wait_s,
+            step_limit_s=outlook.step_limit_s,
         )
         routed = self.profile.route(request, fleet, context, self._on_policy_error)
         if not isinstance(routed, Routed):
             return (self._full(request, routed, now_s),)
-        self._account(request, routed.route, now_s)
-        return (Assign(request.id, routed.route, routed.why),)
+        cached = self._account(request, routed.route, now_s)
+        predicted = None
+        if request.path not in _ONE_ENDPOINT:
+            predicted = outlook.sent(request, routed.route, cached, promise, snapshot)
+        return (Assign(request.id, routed.route, routed.why, predicted=predicted),)
 
     def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
         """Release what a leg is done with; an event after the request's end changes nothing."""
@@ -214,9 +240,11 @@ class ImmediateScheduler:
             if event.leg is LegKind.DECODE or event.leg is LegKind.UNIFIED:
                 self.ledger.handed_over(event.request_id)
                 self.cached.computed(event.request_id)
+                self._outlook.computed(event.request_id, now_s, first_token=True)
             elif event.leg is LegKind.PREFILL and event.what == "done":
                 self.ledger.prefill_done(event.request_id)
                 self.cached.computed(event.request_id)
+                self._outlook.computed(event.request_id, now_s, first_token=False)
         return ()
 
     def cancel(self, request_id: str, now_s: float) -> Sequence[Decision]:
@@ -226,6 +254,7 @@ class ImmediateScheduler:
     def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
         """Release all that the request held: nothing if it was refused (its outcome has no route)."""
         self.cached.ended(outcome)
+        self._outlook.finished(outcome, now_s)
         try:
             work = self.ledger.finish(outcome.request_id)
         except AccountingError as error:
@@ -249,6 +278,7 @@ class ImmediateScheduler:
         self._pages = {e.id: e.block_size for e in snapshot.endpoints}
         self._places.clear()
         self.ledger.observe(snapshot.endpoints)
+        self._outlook.observe(snapshot, now_s)
         return ()
 
     def due_s(self) -> float | None:
@@ -284,10 +314,12 @@ class ImmediateScheduler:
         )
         return prefill, decode, single
 
-    def _account(self, request: RequestView, route: Route, now_s: float) -> None:
+    def _account(self, request: RequestView, route: Route, now_s: float) -> int:
+        """Count the request against its route; how much of its prompt is believed to be cached there."""
         where = route.prefill or route.decode
         cached = self.cached.sent(request, where, self._pages.get(where))
         self.ledger.start(request, route, now_s, cached_tokens=cached)
+        return cached
 
     def _no_capacity(self, request: RequestView, snapshot: Snapshot) -> Reject:
         mine = [e for e in snapshot.endpoints if e.model == request.model]
@@ -297,6 +329,17 @@ class ImmediateScheduler:
         message = f"nothing is ready that could answer {request.path} for model {request.model!r} ({known})"
         return Reject(request.id, NoCapacity.default_reason, message, NoCapacity.http_status)
 
+    def _reason(self, full: Mapping[Role, AllFiltered]) -> str:
+        """The `reason` that the filters which left none give, if all give the same."""
+        roles = (self.profile.prefill, self.profile.decode, self.profile.unified)
+        filters = {step.name: step.policy for role in roles for step in role.filters}
+        told = {
+            getattr(filters.get(name), "reason", Overloaded.default_reason)
+            for found in full.values()
+            for name in found.filtered.values()
+        }
+        return told.pop() if len(told) == 1 else Overloaded.default_reason
+
     def _full(self, request: RequestView, full: Mapping[Role, AllFiltered], now_s: float) -> Reject:
         counts = [
             f"{role}: {', '.join(f'{n} by {name}' for name, n in Counter(found.filtered.values()).items())}"
@@ -304,7 +347,7 @@ class ImmediateScheduler:
         ]
         return Reject(
             request.id,
-            Overloaded.default_reason,
+            self._reason(full),
             f"every endpoint is full (filtered {'; '.join(counts)})",
             Overloaded.http_status,
             self._drain.retry_after_s(now_s, len(self.ledger)),

@@ -9,6 +9,7 @@ from orchestrator.core.contracts import Context
 from orchestrator.core.frozen import frozen
 from orchestrator.core.inflight import EXPECTED_OUTPUT_TOKENS, expected_kv_tokens
 from orchestrator.core.prediction import Predictor
+from orchestrator.core.prefixcheck import cached_tokens as saved_tokens
 from orchestrator.core.types import Endpoint, RequestView, Role
 
 QUANTILE = 0.99
@@ -34,11 +35,11 @@ class FirstToken:
 
 
 def cached_tokens(request: RequestView, endpoint: Endpoint, context: Context) -> int:
-    """Prompt tokens that `endpoint` is believed to hold; the last one is always computed."""
+    """Prompt tokens that need no computing on `endpoint`, by what it is believed to hold."""
     if not request.block_hashes:
         return 0
-    held = context.prefix.cached_blocks(endpoint.id, request.block_hashes) * context.block_tokens
-    return max(0, min(held, request.prompt_tokens - 1))
+    blocks = context.prefix.cached_blocks(endpoint.id, request.block_hashes)
+    return saved_tokens(request, blocks, context.block_tokens, endpoint.block_size)
 
 
 def first_tokens(

@@ -140,8 +140,9 @@ class _Watched:
         self.until_s = -inf
         self._guard = guard
         self._methods = {m: getattr(policy, m) for m in METHODS if callable(getattr(policy, m, None))}
-        if hasattr(policy, "unit"):
-            self.unit = policy.unit
+        for trait in ("unit", "reason"):
+            if hasattr(policy, trait):
+                setattr(self, trait, getattr(policy, trait))
         self.let()
 
     def let(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import (
@@ -21,8 +20,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from orchestrator.core.address import check_host, check_port, join_host_port, split_host_port, split_http_url
+from orchestrator.core.duration import DURATION_PATTERN as DURATION_PATTERN
+from orchestrator.core.duration import parse_duration as parse_duration
 
-DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$"
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)? ?(B|[KMGT]i?B)$"
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -32,14 +32,6 @@ REFERENCE = re.compile(r"\$\{env:([^}]*)\}")
 _LOOKALIKE = re.compile(r"\$\{(?:env\.|ENV[.:])?([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Z_][A-Z0-9_]*)")
 """How a shell or another launcher writes a variable: as a key it would be taken literally."""
 
-_UNIT_S = {
-    "ns": Decimal("1e-9"),
-    "us": Decimal("1e-6"),
-    "ms": Decimal("1e-3"),
-    "s": Decimal(1),
-    "m": Decimal(60),
-    "h": Decimal(3600),
-}
 _UNIT_BYTES = {"B": 1} | {
     f"{prefix}{i}B": (1024 if i else 1000) ** power
     for power, prefix in enumerate("KMGT", start=1)
@@ -58,14 +50,6 @@ class Scope:
     environ: Mapping[str, str]
     placeholders: bool = False
     secrets: set[str] = field(default_factory=set)
-
-
-def parse_duration(value: object) -> float:
-    """`1.5s`, `40ms`, `2.9ns`, `1h30m` as seconds, rounded once. Raises ValueError."""
-    if not isinstance(value, str) or not re.fullmatch(DURATION_PATTERN, value):
-        raise ValueError(f"{value!r} is not a duration; write a number with its unit, such as 40ms or 1.5s")
-    parts = re.findall(r"([0-9.]+)(ns|us|ms|s|m|h)", value)
-    return float(sum(Decimal(number) * _UNIT_S[unit] for number, unit in parts))
 
 
 def parse_size(value: object) -> int:

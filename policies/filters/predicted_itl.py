@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import ClassVar
 
 from orchestrator.policy import (
     Context,
@@ -33,6 +34,8 @@ class PredictedItl:
     beside decoding, the gap holds a chunk of the request's prompt too. An endpoint with nobody on it is
     kept: it is as fast there as it can be. A class that is not to be refused keeps all where none would do.
     """
+
+    reason: ClassVar[str] = "slo-unreachable"
 
     def __init__(self, params: PredictedItlParams) -> None:
         self._tail = params.tail

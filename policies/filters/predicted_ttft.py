@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import ClassVar
 
 from orchestrator.policy import (
     Context,
@@ -33,6 +34,8 @@ class PredictedTtft:
     nothing, or that nothing predicts, may go anywhere.
     """
 
+    reason: ClassVar[str] = "slo-unreachable"
+
     def __init__(self, params: PredictedTtftParams) -> None:
         self._quantile = params.quantile
 
@@ -49,10 +52,8 @@ class PredictedTtft:
             candidates, first_tokens(request, candidates, context, predictor), strict=True
         ):
             takes_s = first.total_s
-            if takes_s <= left:
-                takes_s += predictor.tail_s(first.prefill, takes_s, quantile, queued_s=first.wait_s)
-                if takes_s <= left:
-                    kept.append(endpoint)
+            if takes_s + predictor.tail_s(first.prefill, takes_s, quantile, queued_s=first.wait_s) <= left:
+                kept.append(endpoint)
         if not kept and context.slo is not None and context.slo.unattainable is not Unattainable.REJECT:
             return candidates
         return kept

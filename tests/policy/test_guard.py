@@ -1,4 +1,4 @@
-"""The time budget: nothing is timed while all is quick, and whoever stalls is named and left out for a while."""
+"""The time budget: nothing is timed while all is quick; who stalls is named, and left out for a while."""
 
 import pytest
 

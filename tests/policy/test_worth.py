@@ -26,7 +26,7 @@ def test_what_a_missing_share_costs():
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan")])
 def test_a_score_that_is_no_share_has_no_price(wrong):
-    with pytest.raises(ValueError, match="not a number in 0..1"):
+    with pytest.raises(ValueError, match=r"not a number in 0\.\.1"):
         score(InSeconds(Fixed("share", 1.0, wrong, 0.0), 0.2))
 
 

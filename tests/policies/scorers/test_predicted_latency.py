@@ -25,8 +25,8 @@ def test_wait_and_work_twice_and_the_hand_off():
         "wait_s": {"idle": 0.0, "slow": 0.0, "busy": 0.3, "warm": 0.1}.__getitem__,
         "prefix": FakePrefix({"warm": 5}),
     }
-    assert costs(endpoints, **fields) == pytest.approx([0.22, 0.44, 0.52, 0.1 + 2 * 0.036 + 0.02])
-    assert costs(endpoints, params={"others": 0}, **fields) == pytest.approx([0.12, 0.24, 0.42, 0.156])
+    assert costs(endpoints, **fields) == pytest.approx([0.22, 0.44, 0.52, 0.1 + 2 * 0.0375 + 0.02])
+    assert costs(endpoints, params={"others": 0}, **fields) == pytest.approx([0.12, 0.24, 0.42, 0.1575])
 
 
 def test_a_prefill_endpoint_costs_the_hand_off_to_a_decode_endpoint():
