@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -87,6 +87,26 @@ METRICS: tuple[Metric, ...] = (
         "Probes, discovery calls and load reads that failed.",
         ("endpoint", "call", "why"),
     ),
+    Metric(
+        "pdctl_slo_requests_total",
+        "counter",
+        "Requests of an SLO class, by how its promise was kept.",
+        ("slo_class", "verdict"),
+    ),
+    Metric("pdctl_decisions_total", "counter", "Decision records written or dropped.", ("result",)),
+    Metric("pdctl_prefix_prompt_tokens_total", "counter", "Prompt tokens sent.", ("model",)),
+    Metric("pdctl_prefix_hit_tokens_total", "counter", "Those found cached there.", ("model",)),
+    Metric(
+        "pdctl_prefix_ceiling_tokens_total",
+        "counter",
+        "Those that one endless cache shared by all endpoints would have held.",
+        ("model",),
+    ),
+    Metric("pdctl_prefix_predicted_tokens_total", "counter", "Cached tokens expected.", ("endpoint",)),
+    Metric("pdctl_prefix_reported_tokens_total", "counter", "Cached tokens its engine told.", ("endpoint",)),
+    Metric("pdctl_prefix_wrong_tokens_total", "counter", "Differences of both, by request.", ("endpoint",)),
+    Metric("pdctl_prefix_blocks", "gauge", "Blocks it is believed to hold.", ("endpoint",)),
+    Metric("pdctl_prefix_capacity_blocks", "gauge", "Blocks it is taken to have room for.", ("endpoint",)),
     Metric("pdctl_reloads_total", "counter", "Reloads of the plan.", ("result",)),
     Metric("pdctl_loop_lag_s", "histogram", "How late the event loop woke: work queued before it.", (), _LAG),
 )
@@ -186,6 +206,7 @@ class RouterMetrics(Collector):
         self._clock = clock
         self._models = frozenset(models)
         self._snapshot: Callable[[], Snapshot] | None = None
+        self._followed: dict[str, Callable[[], Mapping[Labels, float]]] = {}
         self._counters = {m.name: Counters(m) for m in METRICS if m.kind != "histogram"}
         self._histograms = {m.name: Histogram(m) for m in METRICS if m.kind == "histogram"}
         self._counters["pdctl_build_info"].add((version, platform.python_version()))
@@ -215,6 +236,10 @@ class RouterMetrics(Collector):
     def watch(self, snapshot: Callable[[], Snapshot]) -> None:
         """Take the endpoints' gauges from `snapshot()` at each rendering."""
         self._snapshot = snapshot
+
+    def follow(self, name: str, read: Callable[[], Mapping[Labels, float]]) -> None:
+        """Take the values of one counter or gauge from `read()` at each rendering."""
+        self._followed[name] = read
 
     def request_done(self, outcome: Outcome, path: str, model: str) -> None:
         """Count a request that ended: its result, its duration and its tokens.
@@ -267,6 +292,14 @@ class RouterMetrics(Collector):
         """Count a probe, discovery call or load read that failed; `why` is a slug."""
         self._counters["pdctl_probe_errors_total"].add((endpoint, call, why))
 
+    def promise(self, slo_class: str, verdict: str) -> None:
+        """Count a request of a class that ended, and how its promise was kept."""
+        self._counters["pdctl_slo_requests_total"].add((slo_class, verdict))
+
+    def decision(self, result: str, number: int = 1) -> None:
+        """Count decision records: `written`, or dropped for want of `disk`, `rate` or room (`overflow`)."""
+        self._counters["pdctl_decisions_total"].add((result,), number)
+
     def reload(self, result: str) -> None:
         """Count a reload of the plan: `ok` or `refused`."""
         self._counters["pdctl_reloads_total"].add((result,))
@@ -279,6 +312,8 @@ class RouterMetrics(Collector):
         """One family per row of METRICS."""
         self._counters["pdctl_inflight_requests"].values[()] = float(self._inflight)
         self._read_endpoints()
+        for name, read in self._followed.items():
+            self._counters[name].values = dict(read())
         for metric in METRICS:
             store = self._counters if metric.kind != "histogram" else self._histograms
             yield store[metric.name].family()

@@ -151,12 +151,22 @@ def test_every_method_feeds_its_metric() -> None:
     metrics.incarnation("d0")
     metrics.probe_error("d0", "ready", "refused")
     metrics.reload("ok")
+    metrics.promise("interactive", "kept")
+    metrics.decision("written", 3)
+    for field in ("prompt", "hit", "ceiling"):
+        metrics.follow(f"pdctl_prefix_{field}_tokens_total", lambda: {("m",): 5.0})
+    for field in ("predicted_tokens_total", "reported_tokens_total", "wrong_tokens_total", "blocks"):
+        metrics.follow(f"pdctl_prefix_{field}", lambda: {("d0",): 6.0})
+    metrics.follow("pdctl_prefix_capacity_blocks", lambda: {("d0",): 7.0})
     full = Load(at_s=0.0, kv_used_tokens=1, kv_total_tokens=2)
     metrics.watch(lambda: Snapshot(at_s=0.0, endpoints=(endpoint("d0", load=full),)))
     named = {name for name, _ in samples(metrics)}
     for metric in METRICS:
         assert metric.name + ("_count" if metric.kind == "histogram" else "") in named, metric.name
     assert value(metrics, "pdctl_inflight_requests") == 4
+    assert value(metrics, "pdctl_decisions_total", result="written") == 3
+    assert value(metrics, "pdctl_prefix_blocks", endpoint="d0") == 6
+    assert value(metrics, "pdctl_prefix_hit_tokens_total", model="m") == 5
 
 
 def test_the_models_of_a_reload_are_counted_by_name() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import unpack
 
@@ -199,6 +199,10 @@ class PrefixIndex:
         """How many blocks are remembered for an endpoint."""
         lru = self._lrus.get(endpoint_id)
         return 0 if lru is None else lru.size
+
+    def endpoints(self) -> Iterable[str]:
+        """All endpoints known to it."""
+        return self._lrus.keys()
 
     def capacity(self, endpoint_id: str) -> int:
         """How many blocks its cache is taken to hold."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from orchestrator.core.types import PathKind
 from orchestrator.router import merge, replies
+from orchestrator.router.record import Record
 from orchestrator.router.stream import DONE, Usage
 from orchestrator.wire.exchange import Exchange
 
@@ -36,24 +36,24 @@ class Answer(Protocol):
 
 
 class Single:
-    """One item: its bytes go through untouched. `identity` are the header lines that name the request."""
+    """One item: its bytes go through untouched. `record` names the request in the headers."""
 
-    __slots__ = ("_identity", "exchange")
+    __slots__ = ("_record", "exchange")
 
-    def __init__(self, exchange: Exchange, identity: bytes) -> None:
+    def __init__(self, exchange: Exchange, record: Record) -> None:
         self.exchange = exchange
-        self._identity = identity
+        self._record = record
 
     def events(self, item: int, headers: replies.Headers, data: bytes) -> None:
         """Pass the events on."""
         exchange = self.exchange
         if not exchange.started:
-            exchange.start(200, lines=self._identity + replies.passed(headers))
+            exchange.start(200, lines=replies.named(self._record) + replies.passed(headers))
         exchange.write(data)
 
     def whole(self, item: int, status: int, headers: replies.Headers, body: bytes) -> None:
         """Pass the body on."""
-        self.exchange.respond(status, body, lines=self._identity + replies.passed(headers))
+        self.exchange.respond(status, body, lines=replies.named(self._record) + replies.passed(headers))
 
     def end(self) -> None:
         """End the stream, if it was one."""
@@ -68,12 +68,11 @@ class Single:
 class Merged:
     """Several items of one request that was split: one stream or one body, indexed by item."""
 
-    def __init__(self, exchange: Exchange, identity: bytes, kind: PathKind, items: int, samples: int) -> None:
+    def __init__(self, exchange: Exchange, record: Record, items: int, samples: int) -> None:
         self.exchange = exchange
-        self._identity = identity
-        self._kind = kind
+        self._record = record
         self._bodies: list[bytes] = [b""] * items
-        self._events = merge.Events(kind, items, samples)
+        self._events = merge.Events(record.kind, items, samples)
         self._samples = samples
 
     def events(self, item: int, headers: replies.Headers, data: bytes) -> None:
@@ -82,7 +81,7 @@ class Merged:
         if not out:
             return
         if not self.exchange.started:
-            self.exchange.start(200, lines=self._identity + EVENT_STREAM)
+            self.exchange.start(200, lines=replies.named(self._record) + EVENT_STREAM)
         self.exchange.write(out)
 
     def whole(self, item: int, status: int, headers: replies.Headers, body: bytes) -> None:
@@ -95,8 +94,8 @@ class Merged:
             self.exchange.write(self._events.rest() + DONE[0])
             self.exchange.end()
             return
-        body = merge.bodies(self._kind, self._bodies, self._samples)
-        self.exchange.respond(200, body, lines=self._identity + replies.JSON_LINE)
+        body = merge.bodies(self._record.kind, self._bodies, self._samples)
+        self.exchange.respond(200, body, lines=replies.named(self._record) + replies.JSON_LINE)
 
     def usage(self, parts: Sequence[Usage]) -> Usage:
         """The tokens of all items: a prompt counts once, however many samples it was asked for."""

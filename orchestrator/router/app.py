@@ -18,6 +18,7 @@ from orchestrator.engines.base import HttpCall
 from orchestrator.errors import NoCapacity, NotServed, RequestError, TooLarge, WrongMethod
 from orchestrator.router import dispatch, local, replies, road
 from orchestrator.router.ask import TooLong, ask
+from orchestrator.router.decisions import DecisionLog
 from orchestrator.router.desk import Desk
 from orchestrator.router.forward import Unit
 from orchestrator.router.offers import Registry
@@ -55,8 +56,8 @@ class Metrics(dispatch.Counts, road.Counts, Protocol):
 class RouterApp:
     """Serves clients: `handle` is the wire server's handler.
 
-    `policy_headers` are the request headers that scheduling policies read. Made within a running loop;
-    `close` ends what it has running.
+    `policy_headers` are the request headers that scheduling policies read; `decisions` records what
+    ends. Made within a running loop; `close` ends what it has running.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class RouterApp:
         clock: Clock,
         rng: Random,
         policy_headers: Collection[str] = (),
+        decisions: DecisionLog | None = None,
     ) -> None:
         self.draining = False
         self._registry = registry
@@ -81,7 +83,7 @@ class RouterApp:
         self._places: dict[str, tuple[Endpoint, road.Place]] = {}
         self._fresh_places: dict[str, road.Place] = {}
         self.units: set[Unit] = set()
-        self._desk = Desk(scheduler, clock)
+        self._desk = Desk(scheduler, clock, None if decisions is None else decisions.wants)
         # Not part of the port: a scheduler that does not say it is told everything.
         self._heeds: frozenset[str] = getattr(scheduler, "heeds", road.PROGRESS)
         settings = Settings.of(plan, policy_headers)
@@ -92,6 +94,7 @@ class RouterApp:
             desk=self._desk,
             counts=metrics,
             rng=rng,
+            recorder=decisions,
         )
         self._answers: dict[str, Callable[[Exchange], bytes]] = {
             "/health": lambda _: b'{"status":"ok"}',

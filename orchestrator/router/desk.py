@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from orchestrator.clock import Clock
-from orchestrator.core.contracts import Decision, Reject, Scheduler
+from orchestrator.core.contracts import Assign, Bind, Decision, Reject, Scheduler
 from orchestrator.core.types import LegEvent, Outcome, RequestView, Snapshot
 from orchestrator.errors import NoCapacity, Overloaded, RequestError
+
+log = logging.getLogger(__name__)
 
 Told = Callable[[Decision], None]
 """Hears the decision on one request; raises nothing."""
@@ -24,12 +28,16 @@ def refusal(decision: Reject) -> RequestError:
 class Desk:
     """Where requests wait for their route.
 
-    Every decision a scheduler call returns is handed to the request it is for, whichever call it was.
+    Every decision a scheduler call returns is handed to the request it is for, whichever call it was, with
+    its reasons if `wants` says so of the request.
     """
 
-    def __init__(self, scheduler: Scheduler, clock: Clock) -> None:
+    def __init__(
+        self, scheduler: Scheduler, clock: Clock, wants: Callable[[str], bool] | None = None
+    ) -> None:
         self._scheduler = scheduler
         self._clock = clock
+        self._wants = wants
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, Told] = {}
         self._undelivered: deque[Decision] = deque()
@@ -51,7 +59,7 @@ class Desk:
         if len(decisions) == 1 and decisions[0].request_id == view.id:
             if self._scheduler.due_s() != self._due_s:
                 self._rearm()
-            told(decisions[0])
+            told(self._explained(decisions[0]))
             return
         self._waiting[view.id] = told
         self._deliver(decisions)
@@ -85,7 +93,7 @@ class Desk:
         once is no recursion.
         """
         if decisions:
-            self._undelivered.extend(decisions)
+            self._undelivered.extend(map(self._explained, decisions))
             if not self._delivering:
                 self._delivering = True
                 try:
@@ -98,6 +106,19 @@ class Desk:
                     self._delivering = False
         if self._scheduler.due_s() != self._due_s:
             self._rearm()
+
+    def _explained(self, decision: Decision) -> Decision:
+        """The decision with its reasons where they are wanted: after the next call they cannot be had."""
+        if not isinstance(decision, (Assign, Bind)) or decision.explain is None or self._wants is None:
+            return decision
+        if not self._wants(decision.request_id):
+            return decision
+        try:
+            return replace(decision, why=decision.explain(), explain=None)
+        except Exception:
+            # The request goes on without: what it would have told is for people only.
+            log.exception("a decision cannot be explained", extra={"request_id": decision.request_id})
+            return replace(decision, explain=None)
 
     def _rearm(self) -> None:
         self._due_s = due_s = self._scheduler.due_s()

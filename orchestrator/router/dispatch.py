@@ -8,6 +8,7 @@ from random import Random
 from typing import Protocol
 
 from orchestrator.core.contracts import Assign, Decision, Reject
+from orchestrator.core.slo import SloClass
 from orchestrator.core.types import End, Outcome, PathKind, RequestView
 from orchestrator.errors import NoCapacity, Overloaded, RequestError
 from orchestrator.router import handover, intake, replies
@@ -41,11 +42,27 @@ class Counts(intake.Counts, Protocol):
         ...
 
 
+class Recorder(Protocol):
+    """What keeps requests that have ended; `DecisionLog` is one."""
+
+    def ended(self, record: Record, outcome: Outcome, slo: SloClass | None) -> None:
+        """A request is over. `slo` is its class, if it has one."""
+        ...
+
+
 class Dispatch:
     """What all lives share, and the `lives` under way. `settings` and `road` are replaced by a reload."""
 
     def __init__(
-        self, *, settings: Settings, road: Road, registry: Registry, desk: Desk, counts: Counts, rng: Random
+        self,
+        *,
+        settings: Settings,
+        road: Road,
+        registry: Registry,
+        desk: Desk,
+        counts: Counts,
+        rng: Random,
+        recorder: Recorder | None = None,
     ) -> None:
         self.settings = settings
         self.road = road
@@ -54,6 +71,7 @@ class Dispatch:
         self.intake = intake.Intake(registry, Offers(registry, road.clock), counts)
         self.desk = desk
         self.counts = counts
+        self.recorder = recorder
         self.budget = RetryBudget()
         self.lives: set[Life] = set()
         self._rng = rng
@@ -92,6 +110,7 @@ class Life(Record):
         home.lives.add(self)
         exchange.on_close = self._left
         self.client_id = exchange.header(replies.CLIENT_ID)
+        self.explains = home.settings.explains(exchange)
         try:
             self.tenant = home.settings.clients.tenant(exchange)
             if others >= home.settings.limits.max_inflight:
@@ -119,12 +138,13 @@ class Life(Record):
         """The scheduler's word: start the legs along the route, or refuse."""
         home = self._home
         try:
+            queued_s = self.mark("queue", home.road.clock.now_s())
             if isinstance(decision, Reject):
                 self.reject = decision
                 raise refusal(decision)
             assert isinstance(decision, Assign)
             self.assign, self.route = decision, decision.route
-            home.counts.stage("queue", self.mark("queue", home.road.clock.now_s()))
+            home.counts.stage("queue", queued_s)
             items = handover.plan(
                 home.registry, self._take_rooms, self.exchange.path, self, self._ask, decision.route
             )
@@ -187,9 +207,11 @@ class Life(Record):
         exchange = self.exchange
         self.failed(error, exchange.started)
         if not exchange.started:
-            identity = replies.identity(self.id, self.client_id)
             exchange.respond(
-                error.http_status, replies.error_body(error), replies.error_headers(error), identity
+                error.http_status,
+                replies.error_body(error),
+                replies.error_headers(error),
+                replies.named(self),
             )
         elif not exchange.ended:
             exchange.write(replies.error_event(error))
@@ -216,6 +238,10 @@ class Life(Record):
         if self.submitted:
             home.desk.finish(outcome)
         home.counts.request_done(outcome, self.kind, self.model)
+        if home.recorder is not None:
+            name = None if self.view is None else self.view.slo_class
+            slo = None if name is None else home.settings.classes.classes.get(name)
+            home.recorder.ended(self, outcome, slo)
         level = logging.WARNING if outcome.end in (End.FAILED, End.BROKEN) else logging.DEBUG
         if log.isEnabledFor(level):
             log.log(level, "request %s", outcome.end, extra=self.fields(outcome))

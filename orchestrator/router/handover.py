@@ -7,7 +7,6 @@ from collections.abc import Callable
 from orchestrator.core.types import Endpoint, Route
 from orchestrator.engines.base import HandoffRequest
 from orchestrator.errors import NoCapacity
-from orchestrator.router import replies
 from orchestrator.router.answer import Answer, Merged, Single
 from orchestrator.router.intake import Ask
 from orchestrator.router.legs import Item
@@ -59,11 +58,10 @@ def plan(
 
 def answer(exchange: Exchange, record: Record, ask: Ask, items: int) -> Answer:
     """What the relayed legs of `items` hand-offs write to."""
-    identity = replies.identity(record.id, record.client_id)
     if items == 1:
-        return Single(exchange, identity)
+        return Single(exchange, record)
     samples = max(1, ask.view.n // ask.prompt.number)
-    return Merged(exchange, identity, record.kind, items, samples)
+    return Merged(exchange, record, items, samples)
 
 
 def _endpoint(registry: Registry, name: str) -> Endpoint:

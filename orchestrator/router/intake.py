@@ -55,10 +55,12 @@ class Intake:
         prompt = prompt_of(kind, body)
         check_length(prompt, offer.max_model_len)
         offer.check(kind, body)
+        chosen = settings.slo_class(exchange, body.fields, record.tenant, prompt.tokens)
+        record.clamped_from = chosen.clamped_from
         asked = Asked(
             id=record.id,
             arrived_s=record.arrived_s,
-            slo_class=settings.slo_class(exchange, body.fields, record.tenant, prompt.tokens).name,
+            slo_class=chosen.name,
             tenant=record.tenant,
             headers=seen,
         )

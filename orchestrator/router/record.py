@@ -17,14 +17,15 @@ class Record:
     Until the first token the stages of a stream add up to its TTFT, and until its end to the whole: each is
     the time from the mark before it, `since_s` (see `mark`). `view`, `assign`, `bind` and `reject` are what
     was decided about and how; `tries` the attempts that failed: route, reason, and when after its arrival.
-    `clamped_from` is the SLO class it asked for and may not use. `status` is what the client was or would have been told; `ended_s` when it had everything, though a
-    leg may answer later.
+    `clamped_from` is the SLO class it asked for and may not use; `explains`: its answer tells of its
+    decision. `status` is what the client was or would have been told; `ended_s` when it had everything,
+    though a leg may answer later.
     """
 
     __slots__ = (
-        "arrived_s", "assign", "attempts", "bind", "clamped_from", "client_id", "end", "ended_s", "first_s", "id",
-        "kind", "message", "model", "reason", "reject", "route", "since_s", "stages", "status", "submitted",
-        "tenant", "tries", "usage", "view",
+        "arrived_s", "assign", "attempts", "bind", "clamped_from", "client_id", "end", "ended_s", "explains",
+        "first_s", "id", "kind", "message", "model", "reason", "reject", "route", "since_s", "stages",
+        "status", "submitted", "tenant", "tries", "usage", "view",
     )  # fmt: skip
 
     def __init__(self, request_id: str, kind: PathKind, arrived_s: float) -> None:
@@ -50,6 +51,7 @@ class Record:
         self.bind: Bind | None = None
         self.reject: Reject | None = None
         self.clamped_from: str | None = None
+        self.explains = False
         self.tries: tuple[tuple[Route | None, str, float], ...] = ()
 
     def mark(self, stage: str, now_s: float) -> float:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from math import ceil
+from typing import TYPE_CHECKING
 
 import orjson
 
 from orchestrator.errors import RequestError, Unauthorized, WrongMethod
 from orchestrator.wire.server import Refusal
+
+if TYPE_CHECKING:
+    from orchestrator.router.record import Record
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -87,6 +91,30 @@ def identity(request_id: str, client_id: bytes | None) -> bytes:
     if client_id is None:
         return b"%b: %b\r\n" % (REQUEST_ID, request_id.encode())
     return b"%b: %b\r\n%b: %b\r\n" % (REQUEST_ID, request_id.encode(), CLIENT_ID, client_id)
+
+
+def named(record: Record) -> bytes:
+    """The header lines of an answer: its identity, and what was decided where it is to tell of that."""
+    told = identity(record.id, record.client_id)
+    return told + lines(explained(record)) if record.explains else told
+
+
+def explained(record: Record) -> Iterator[tuple[bytes, bytes]]:
+    """What was decided, as headers: names of endpoints in the order the request meets them, and seconds."""
+    decision = record.assign or record.reject
+    predicted = None if decision is None else decision.predicted
+    if record.view is not None and record.view.slo_class is not None:
+        yield b"x-pdctl-class", record.view.slo_class.encode()
+    if record.route is not None:
+        route = record.route
+        ends = (route.encode, route.prefill, route.decode)
+        yield b"x-pdctl-route", ">".join(end for end in ends if end is not None).encode()
+    if "queue" in record.stages:
+        yield b"x-pdctl-queue-s", b"%.6f" % record.stages["queue"]
+    if predicted is not None:
+        yield b"x-pdctl-predicted-ttft-s", b"%.6f" % predicted.ttft_s
+        if predicted.due_s is not None:
+            yield b"x-pdctl-due-s", b"%.6f" % predicted.due_s
 
 
 def lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

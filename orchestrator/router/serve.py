@@ -24,9 +24,10 @@ from orchestrator.errors import LaunchError, PdctlError, PolicyError, Problem, T
 from orchestrator.fabric import ports, unix
 from orchestrator.metrics import RouterMetrics
 from orchestrator.policy.build import Profile, build
-from orchestrator.router import logs
+from orchestrator.router import figures, logs
 from orchestrator.router.admin import Admin, Control
 from orchestrator.router.app import RouterApp
+from orchestrator.router.decisions import DecisionLog
 from orchestrator.router.endpoints import Registry
 from orchestrator.router.replies import wire_error
 from orchestrator.router.rooms import PagedRandom
@@ -105,6 +106,7 @@ class Router:
         self._prober = Prober(
             self.registry, self._probe_pool, self.metrics, self._clock, rng, router.credentials.engine_key
         )
+        self._decisions = DecisionLog.of(plan, self._clock, self.metrics)
         self.app = RouterApp(
             plan,
             self.registry,
@@ -114,7 +116,9 @@ class Router:
             self._clock,
             secret,
             profile.headers,
+            self._decisions,
         )
+        figures.follow(self.metrics, lambda: self.scheduler.cached)
         self.metrics.watch(lambda: self.scheduler.ledger.snapshot(self._clock.now_s()))
         self.admin = Admin(self._control(), router.credentials.admin_key)
 
@@ -178,6 +182,7 @@ class Router:
         if self._socket is not None and self._servers:
             self._socket.unlink(missing_ok=True)
         await self._prober.close()
+        await self._decisions.close()
         self._probe_pool.close()
         self._pool.close()
 
@@ -207,6 +212,7 @@ class Router:
         self.metrics.serve_models(i.model for i in plan.instances)
         self._prober.key = router.credentials.engine_key
         self.admin.key = router.credentials.admin_key
+        self._decisions.settings = router.decisions
         self.app.apply(plan, profile.headers)
         self._plan = plan
         self._prober.sync()
@@ -222,7 +228,7 @@ class Router:
             render=self._render,
             inflight=self._inflight,
             requests=lambda: self.app.inflight,
-            forget=self.scheduler.prefix.drop,
+            forget=self.scheduler.prefix.flush,
             reload=self.reload,
             draining=lambda: self.app.draining,
             version=__version__,

@@ -17,6 +17,9 @@ from orchestrator.wire.server import WireLimits
 CLASS_HEADER = b"x-pdctl-class"
 """The client's word for its SLO class."""
 
+EXPLAIN_HEADER = b"x-pdctl-explain"
+"""`1`: the answer is to tell of its decision."""
+
 NEVER_PASSED = frozenset((b"authorization", b"x-api-key", b"host", b"content-length", b"transfer-encoding"))
 """Headers that no allow-list lets through: the client's key is not the engine's, the framing is our own."""
 
@@ -25,7 +28,7 @@ NEVER_PASSED = frozenset((b"authorization", b"x-api-key", b"host", b"content-len
 class Settings:
     """See `orchestrator.topology.plan.RouterPlan`. `passed` and `seen` are lower-case header names: those
     that engines get, and those that policies may read. `classes` chooses each request's SLO class (they are
-    in `classes.classes`), `tenants` bounds those that have limits."""
+    in `classes.classes`), `tenants` bounds those that have limits. `headers`: see `plan.Decisions`."""
 
     clients: Clients
     limits: Limits
@@ -36,6 +39,7 @@ class Settings:
     seen: frozenset[bytes]
     classes: ClassRules
     tenants: Mapping[str, TenantLimits]
+    headers: str = "on_request"
 
     @classmethod
     def of(cls, plan: Plan, policy_headers: Collection[str] = ()) -> Settings:
@@ -54,7 +58,14 @@ class Settings:
             seen=passed | frozenset(name.lower().encode() for name in policy_headers),
             classes=class_rules(router),
             tenants=tenant_limits(router),
+            headers=router.decisions.headers,
         )
+
+    def explains(self, exchange: Exchange) -> bool:
+        """Whether the answer to a request tells of its decision."""
+        if self.headers == "on_request":
+            return exchange.header(EXPLAIN_HEADER) == b"1"
+        return self.headers == "always"
 
     def slo_class(
         self, exchange: Exchange, fields: Mapping[str, Any], tenant: str | None, prompt_tokens: int
