@@ -37,4 +37,6 @@ def make(
         from orchestrator.core.late.scheduler import LateScheduler
 
         return LateScheduler(built, predictor(), rng=rng, classes=classes, block_tokens=block_tokens)
-    return ImmediateScheduler(built, rng=rng, block_tokens=block_tokens)
+    return ImmediateScheduler(
+        built, rng=rng, block_tokens=block_tokens, predictor=predictor(), classes=classes
+    )
