@@ -77,6 +77,8 @@ class SGLang:
         known: dict[str, Any] = {"idle_s": command.KEEP_ALIVE_S - 5.0}
         if spec.role is not Role.UNIFIED:
             known["transfer"] = command.transfer(spec)
+        if spec.role is Role.PREFILL:
+            known["prefill_answers"] = "transferred"  # only then, not when the prompt is computed
         if spec.role is Role.PREFILL and "bootstrap" in spec.ports:
             known |= {"bootstrap_host": spec.address, "bootstrap_port": spec.ports["bootstrap"]}
         if spec.vocab_size is not None:
@@ -95,11 +97,11 @@ class SGLang:
 
     def load_call(self) -> HttpCall:
         """/v1/loads, from shared memory: a few ms, no question to the scheduler."""
-        return HttpCall("GET", "/v1/loads?include=core", timeout_s=2.0)
+        return HttpCall("GET", "/v1/loads?include=core,disagg", timeout_s=2.0)
 
     def load(self, body: bytes, known: Mapping[str, Any], at_s: float) -> Load:
         """The sum over DP ranks, with a progress counter that a new process begins again."""
-        return facts.load(body, at_s)
+        return facts.load(body, known, at_s)
 
     def flush(self) -> HttpCall:
         """Refused (400) while requests are running or waiting."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -21,6 +22,15 @@ INFO_TIMEOUT_S = 10.0
 ENCODER_TIMEOUT_S = 10.0
 """An encoder's /health waits for the batch before it; the engine itself gives it 30 s."""
 
+FRESH_S = 0.1
+"""A load snapshot older than this is not from a scheduler that comes round: twice LOAD_STALL_REFRESH_S."""
+
+_MOMENTS = (
+    ("decode_steps", 1.0), ("decode_batch", 1.0), ("decode_s", 1e-6), ("decode_batch2", 1.0),
+    ("decode_batch_s", 1e-6),
+)  # fmt: skip
+"""The first five decode moments: our names, and what their unit is in ours. The sixth is tokens generated."""
+
 _SIZES = {
     "version": str,
     "max_running_requests": int,
@@ -31,6 +41,7 @@ _SIZES = {
     "kv_cache_dtype": str,
     "model_path": str,
     "revision": str,
+    "sleep_on_idle": bool,
 }
 _BOOTSTRAP = {
     "dp_size": int,
@@ -82,7 +93,7 @@ def learn(name: str, status: int, body: bytes) -> Mapping[str, Any] | NotYet:
     return _server_info(told, name.removesuffix("-info"))
 
 
-def load(body: bytes, at_s: float) -> Load:
+def load(body: bytes, known: Mapping[str, Any], at_s: float) -> Load:
     """The sum over DP ranks of `/v1/loads`.
 
     No answer of SGLang numbers its lives. `progress` is the prompt tokens computed plus the tokens
@@ -99,6 +110,8 @@ def load(body: bytes, at_s: float) -> Load:
         kv_used_tokens=_sum(ranks, "num_used_tokens"),
         kv_total_tokens=_sum(ranks, "max_total_num_tokens") or None,
         progress=float(sum(_progress(rank) for rank in ranks)),
+        prefilling=_prefilling(told, ranks, known),
+        counters=_counters(ranks),
     )
 
 
@@ -147,6 +160,56 @@ def _sum(ranks: list[dict[str, Any]], name: str) -> int:
             raise ValueError(f"no `{name}`")
         total += int(value)
     return total
+
+
+def _prefilling(told: Mapping[str, Any], ranks: list[dict[str, Any]], known: Mapping[str, Any]) -> int | None:
+    """Prompts that a prefill engine still has to compute; None of an engine in another role.
+
+    What is in its inflight queue is computed and only being sent. A request leaves the waiting queue when its
+    compute begins, and nothing then counts it: but the scheduler writes its snapshot as often as it comes
+    round, every 50 ms at least, and not while it computes. So an old snapshot is a prompt being computed,
+    unless the engine sleeps when it is idle.
+    """
+    count = 0
+    for rank in ranks:
+        mode = rank.get("disaggregation")
+        if not isinstance(mode, dict) or mode.get("mode") != "prefill":
+            return None
+        here = _sum([rank], "num_waiting_reqs") + _sum([rank], "num_running_reqs")
+        if not here and _sum([rank], "num_waiting_uncached_tokens"):
+            here = 1  # the rest of one that is computed in chunks
+        elif not here and _age_s(told, rank) > FRESH_S:
+            if known.get("sleep_on_idle") and not _sum([rank], "num_used_tokens"):
+                return None
+            here = 1
+        count += here
+    return count
+
+
+def _age_s(told: Mapping[str, Any], rank: Mapping[str, Any]) -> float:
+    """How old a rank's snapshot was when it was read, both by the engine's own clock."""
+    written_s, read = rank.get("timestamp"), told.get("timestamp")
+    if not isinstance(written_s, int | float) or not isinstance(read, str):
+        raise ValueError("no `timestamp`")
+    return datetime.fromisoformat(read).timestamp() - written_s
+
+
+def _counters(ranks: list[dict[str, Any]]) -> dict[str, float]:
+    """Under the names of `core.types.COUNTERS`.
+
+    Prefill time is that during which any prefill batch was between its launch and its result, in
+    microseconds, with all the tokens of those batches. Decode moments are of steps that followed another
+    decode step at once; null until there was one.
+    """
+    sums = dict.fromkeys(("prefill_tokens", "prefill_busy_s"), 0.0)
+    for rank in ranks:
+        sums["prefill_tokens"] += rank.get("total_prefill_uncached_tokens") or 0
+        sums["prefill_busy_s"] += (rank.get("total_prefill_busy_us") or 0) / 1e6
+        moments = rank.get("decode_moments")
+        if isinstance(moments, list) and len(moments) >= len(_MOMENTS):
+            for (name, unit), value in zip(_MOMENTS, moments, strict=False):
+                sums[name] = sums.get(name, 0.0) + value * unit
+    return sums
 
 
 def _progress(rank: Mapping[str, Any]) -> float:

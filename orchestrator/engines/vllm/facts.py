@@ -13,9 +13,18 @@ from orchestrator.engines.base import HttpCall, InstanceSpec, NotYet, Probes
 
 _SAMPLE = re.compile(
     rb"^(?:vllm:)?(num_requests_running|num_requests_waiting|kv_cache_usage_perc|prompt_tokens_total"
-    rb"|generation_tokens_total|process_start_time_seconds)(?:\{.*\})? (\S+)$",
+    rb"|generation_tokens_total|inter_token_latency_seconds_(?:count|sum)|prompt_tokens_by_source_total"
+    rb"|process_start_time_seconds)(?:\{(.*)\})? (\S+)$",
     re.MULTILINE,
 )
+_COUNTERS = {
+    "prompt_tokens_total": "prompt_tokens",
+    "inter_token_latency_seconds_count": "decode_batch",
+    "inter_token_latency_seconds_sum": "decode_batch_s",
+    "local_compute": "prefill_tokens",
+    "local_cache_hit": "cached_tokens",
+}
+"""Names of counters, or for those by source of the sources, and ours."""
 _CONFIG = re.compile(rb"^vllm:cache_config_info\{(.*)\} 1", re.MULTILINE)
 _LABEL = re.compile(rb'(\w+)="([^"]*)"')
 
@@ -78,7 +87,18 @@ def load(body: bytes, facts: Mapping[str, Any], at_s: float) -> Load:
         kv_total_tokens=total if isinstance(total, int) else None,
         incarnation=start,
         progress=sum(sum(found.get(n, [])) for n in ("prompt_tokens_total", "generation_tokens_total")),
+        counters=_counters(found),
     )
+
+
+def _counters(found: Mapping[str, list[float]]) -> dict[str, float]:
+    """Under the names of `core.types.COUNTERS`, those that vLLM tells.
+
+    A gap between two tokens of a sequence is one step with that sequence in its batch: their number and their
+    sum are the batch sizes, and batch sizes times seconds, summed over steps. Prefill time is told per
+    request only, when it ends, a second in which several were computed counting several times: left out.
+    """
+    return {ours: sum(found[name]) for name, ours in _COUNTERS.items() if name in found}
 
 
 def _metrics(body: bytes) -> Mapping[str, Any]:
@@ -113,8 +133,10 @@ def _query(told: Mapping[str, Any]) -> Mapping[str, Any] | NotYet:
 
 
 def _samples(body: bytes) -> Iterator[tuple[str, str]]:
-    for name, text in _SAMPLE.findall(body):
-        yield name.decode(), text.decode()
+    """Name and value of each sample wanted; instead of the name the source, where there is one of each."""
+    for name, labels, text in _SAMPLE.findall(body):
+        source = dict(_LABEL.findall(labels)).get(b"source") if name.endswith(b"source_total") else None
+        yield (source or name).decode(), text.decode()
 
 
 def _count(text: str | None) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from orchestrator.core.types import PathKind, Role
+from orchestrator.core.types import COUNTERS, PathKind, Role
 from orchestrator.engines.base import Encoders, HttpCall, InstanceSpec, NotYet
 from orchestrator.engines.sglang import SGLang
 from orchestrator.engines.sglang.facts import ROUTE
@@ -36,6 +36,7 @@ def test_facts_before_the_engine_is_asked(spec: Spec) -> None:
         "transfer": "mooncake",
         "bootstrap_host": "10.0.0.1",
         "bootstrap_port": 8998,
+        "prefill_answers": "transferred",
     }
     assert SGLang().facts(spec(Role.UNIFIED)) == {"idle_s": 70.0}
 
@@ -159,5 +160,57 @@ def test_a_load_that_cannot_be_read_is_an_error(body: bytes) -> None:
         SGLang().load(body, {}, 0.0)
 
 
+def test_counters_are_the_engines_own_in_seconds(captured: Captured) -> None:
+    prefill = SGLang().load(captured("sglang/loads_prefill.json"), {}, 0.0).counters
+    assert prefill == {"prefill_tokens": 689.0, "prefill_busy_s": pytest.approx(0.518993)}
+    decode = SGLang().load(captured("sglang/loads_decode.json"), {}, 0.0).counters
+    assert decode.keys() <= COUNTERS.keys()
+    assert (decode["decode_steps"], decode["decode_batch"], decode["decode_batch2"]) == (105.0, 107.0, 111.0)
+    assert (decode["decode_s"], decode["decode_batch_s"]) == (
+        pytest.approx(0.547284),
+        pytest.approx(0.562372),
+    )
+    told = orjson.loads(captured("sglang/loads_unified.json"))
+    two = orjson.dumps(told | {"loads": told["loads"] * 2})
+    assert SGLang().load(two, {}, 0.0).counters["prefill_busy_s"] == pytest.approx(2 * 18.783453)
+
+
+def prefill_load(captured: Captured, age_s: float = 0.0, **figures: object) -> int | None:
+    """What is said to be prefilling when the captured prefill engine's snapshot is `age_s` old."""
+    told = orjson.loads(captured("sglang/loads_prefill.json"))
+    known = {"sleep_on_idle": figures.pop("sleep_on_idle", False)}
+    rank = told["loads"][0] | figures
+    rank["timestamp"] -= age_s
+    return SGLang().load(orjson.dumps(told | {"loads": [rank]}), known, 0.0).prefilling
+
+
+def test_prefilling_are_those_that_wait(captured: Captured) -> None:
+    assert prefill_load(captured) == 0
+    assert prefill_load(captured, num_waiting_reqs=2) == 2
+    assert prefill_load(captured, num_waiting_uncached_tokens=100) == 1
+
+
+def test_what_is_only_being_sent_is_not_prefilling(captured: Captured) -> None:
+    told = orjson.loads(captured("sglang/loads_prefill.json"))["loads"][0]["disaggregation"]
+    sending = told | {"prefill_inflight_queue_reqs": 1}
+    assert prefill_load(captured, disaggregation=sending, num_used_tokens=1024) == 0
+
+
+def test_a_snapshot_that_grows_old_is_a_prompt_being_computed(captured: Captured) -> None:
+    assert prefill_load(captured, age_s=0.5) == 1
+    assert prefill_load(captured, age_s=0.5, num_waiting_reqs=2) == 2
+    # One that sleeps when idle tells nothing by it.
+    assert prefill_load(captured, age_s=0.5, sleep_on_idle=True) is None
+    assert prefill_load(captured, age_s=0.5, sleep_on_idle=True, num_used_tokens=64) == 1
+
+
+@pytest.mark.parametrize("name", ["loads_decode", "loads_unified"])
+def test_only_a_prefill_engine_says_what_is_prefilling(captured: Captured, name: str) -> None:
+    assert SGLang().load(captured(f"sglang/{name}.json"), {}, 0.0).prefilling is None
+
+
 def test_the_load_call_asks_for_what_load_reads() -> None:
-    assert SGLang().load_call().path.startswith("/v1/loads")
+    path = SGLang().load_call().path
+    assert path.startswith("/v1/loads")
+    assert "core" in path
+    assert "disagg" in path

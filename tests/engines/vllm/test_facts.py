@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.core.types import Role
+from orchestrator.core.types import COUNTERS, Role
 from orchestrator.engines.base import InstanceSpec, NotYet
 from orchestrator.engines.vllm import VLLM
 
@@ -95,6 +95,25 @@ def test_load_is_the_sum_over_ranks() -> None:
     )
     load = VLLM().load(body, {"kv_total_tokens": 1000}, 0.0)
     assert (load.running, load.waiting, load.kv_used_tokens) == (4, 2, 200)
+
+
+def test_counters_of_a_pair(captured: Captured) -> None:
+    prefill = VLLM().load(captured("vllm/metrics_prefill.txt"), TOTAL, 0.0).counters
+    decode = VLLM().load(captured("vllm/metrics_decode.txt"), TOTAL, 0.0).counters
+    assert (prefill["prefill_tokens"], prefill["prompt_tokens"], prefill["cached_tokens"]) == (5283, 5283, 0)
+    # What another engine computed is neither computed here nor found in the cache.
+    assert (decode["prefill_tokens"], decode["prompt_tokens"], decode["cached_tokens"]) == (0, 5283, 0)
+    assert {*prefill, *decode} <= {*COUNTERS}
+
+
+def test_gaps_are_steps_weighted_by_batch(captured: Captured) -> None:
+    busy = captured("vllm/metrics_decode_busy.txt")
+    counters = VLLM().load(busy, TOTAL, 0.0).counters
+    assert (counters["decode_batch"], counters["decode_batch_s"]) == (805.0, pytest.approx(58.865236))
+    two = busy + busy.replace(b'engine="0"', b'engine="1"')
+    assert VLLM().load(two, TOTAL, 0.0).counters["decode_batch"] == 1610.0
+    # Neither steps nor prefill time are told: no figure is made up for them.
+    assert counters.keys() <= COUNTERS.keys() - {"decode_steps", "decode_s", "prefill_busy_s"}
 
 
 def test_capacity_is_unknown_until_it_was_learned(captured: Captured) -> None:
