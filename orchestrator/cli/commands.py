@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli import explain as _explain
 from orchestrator.cli import plan as _plan
 from orchestrator.cli import route as _route
 from orchestrator.cli import run as _run
@@ -18,10 +19,10 @@ from orchestrator.errors import PdctlError
 
 __all__ = ["app", "execute"]
 
-COMMANDS = (_run, _plan, _route)
+COMMANDS = (_run, _plan, _route, _explain)
 """The modules whose import registered their commands."""
 
-ORDER = ("up", "down", "ps", "logs", "restart", "check", "plan", "route", "schema")
+ORDER = ("up", "down", "ps", "logs", "restart", "explain", "check", "plan", "route", "schema")
 """The commands as `--help` lists them: by how often they are needed, not by module."""
 
 app.registered_commands.sort(key=lambda c: ORDER.index(c.name or getattr(c.callback, "__name__", "")))

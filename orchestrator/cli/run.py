@@ -47,7 +47,7 @@ Timeout = Annotated[
 ]
 
 
-def _state(topology: Path, overrides: list[str] | None) -> StateDir:
+def state_of(topology: Path, overrides: list[str] | None) -> StateDir:
     """The state directory of a topology, also of one that is broken at the moment: what it describes may
     be running, and must be seen and stopped."""
     found = draft(topology, overrides or (), os.environ)
@@ -142,7 +142,7 @@ def down(
     """Drain and stop everything, also when the controller is dead; leave no process behind."""
     from orchestrator.launch import session
 
-    state = _state(topology, overrides)
+    state = state_of(topology, overrides)
     with Progress() as progress:
         found = _waited(
             session.down(state, progress, force=force), "the stop goes on; `pdctl down --force` kills"
@@ -160,7 +160,7 @@ def ps(
     ] = False,
 ) -> None:
     """Show every instance: its state, process, restarts and last error."""
-    state = _state(topology, overrides)
+    state = state_of(topology, overrides)
     status = asyncio.run(report.status(state))
     if as_json:
         typer.echo(json.dumps([ps_object(i) for i in status.instances], indent=2))
@@ -196,7 +196,7 @@ def logs(
 ) -> None:
     """Print the last lines of one log, or of all with the instance's name before each line."""
     _named_first(topology, "logs")
-    state = _state(topology, overrides)
+    state = state_of(topology, overrides)
     files = report.log_files(state, instance)
     secrets = report.secrets(state)
     width = max(len(name) for name, _ in files)
@@ -230,7 +230,7 @@ def restart(
     from orchestrator.launch import session
 
     _named_first(topology, "restart")
-    state = _state(topology, overrides)
+    state = state_of(topology, overrides)
     with Progress() as progress:
         names = [instance] if instance is not None else []
         status = _waited(session.restart(state, names, progress, timeout), "it goes on; see `pdctl ps`")
