@@ -179,7 +179,9 @@ class ImmediateScheduler:
         on_accounting_error: Callable[[AccountingError], None] = _raise,
     ) -> None:
         self.profile = profile
-        self._outlook = NoOutlook() if predictor is None else Outlook(predictor, classes or {})
+        self.predictor = predictor
+        self.classes: Classes = classes or {}
+        self._outlook = NoOutlook() if predictor is None else Outlook(predictor, self.classes)
         self.ledger = Ledger()
         self.prefix = PrefixIndex()
         self.cached = PrefixCheck(self.prefix, block_tokens)

@@ -15,7 +15,7 @@ from orchestrator.policy.loading import METHODS
 
 P = ParamSpec("P")
 R = TypeVar("R")
-ProfileT = TypeVar("ProfileT", SchedulingProfile, LateProfile)
+ProfileT = TypeVar("ProfileT", bound=SchedulingProfile | LateProfile)
 RoleT = TypeVar("RoleT", RoleProfile, LateRole)
 
 STALLED = "policy-stalled"
@@ -50,24 +50,29 @@ class Guard:
     """
 
     def __init__(
-        self, clock: Callable[[], float], on_error: OnPolicyError, budget: Budget = Budget()
+        self,
+        clock: Callable[[], float],
+        on_error: OnPolicyError,
+        budget: Budget = Budget(),
+        *,
+        watching: bool = False,
     ) -> None:
         self.budget = budget
         self._clock = clock
         self._on_error = on_error
         self._watched: list[_Watched] = []
         self._calm_at_s = -inf
-        self.watching = False
-        """Whether each policy is being timed."""
+        self.watching = watching
+        """Whether each policy is being timed; from the beginning, if so asked."""
 
     def watch(self, profile: ProfileT) -> ProfileT:
         """`profile` with its policies under watch; those of the profile given before are not any more."""
         self._watched = []
-        roles = {name: self._role(getattr(profile, name)) for name in ("prefill", "decode", "unified")}
+        parts = ("prefill", "decode", "unified")
+        roles: dict[str, Any] = {name: self._role(getattr(profile, name)) for name in parts}
         if isinstance(profile, LateProfile):
-            watched = replace(profile, order=self._step(profile.order), **roles)
-        else:
-            watched = replace(profile, **roles)
+            roles["order"] = self._step(profile.order)
+        watched = replace(profile, **roles)
         if self.watching:
             self._begin()
         return watched

@@ -42,11 +42,24 @@ class Asks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Reload:
+    """What a reload is asked to do.
+
+    `dry_run`: say what would come of it and change nothing, for the scheduling profile `scheduling` if one is
+    given, else for the plan's. `force`: use a profile that did badly on recorded requests all the same.
+    """
+
+    dry_run: bool = False
+    force: bool = False
+    scheduling: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Control:
     """What the admin app acts on, made by whoever runs the router.
 
-    `reload` reads the plan anew and raises PdctlError when it keeps the old one. `forget` drops what
-    is believed of an endpoint's prefix cache. `inflight` is what an endpoint has been given.
+    `reload` reads the plan anew and raises PdctlError when it keeps the old one, or should. `forget` drops
+    what is believed of an endpoint's prefix cache. `inflight` is what an endpoint has been given.
     `draining` says that the router itself is stopping.
     """
 
@@ -57,7 +70,7 @@ class Control:
     inflight: Callable[[str], Inflight]
     requests: Callable[[], int]
     forget: Callable[[str], None]
-    reload: Callable[[], Mapping[str, Any]]
+    reload: Callable[[Reload], Mapping[str, Any]]
     draining: Callable[[], bool]
     version: str
 
@@ -192,11 +205,12 @@ class Admin:
         return {"inflight": given.requests, "kv_tokens": given.kv_tokens}
 
     def _reload(self, exchange: Exchange) -> None:
+        asked = _asked(_body(exchange))
         try:
-            told = self._control.reload()
+            told = self._control.reload(asked)
         except PdctlError as error:
             raise BadRequest(f"the plan in use stays: {error.message}", reason=error.reason) from error
-        _reply(exchange, 200, {"reloaded": True, **told})
+        _reply(exchange, 200, {"reloaded": not asked.dry_run, **told})
 
     def _flush(self, exchange: Exchange) -> None:
         self._spawn(exchange, self._flushed(exchange))
@@ -256,6 +270,17 @@ def _body(exchange: Exchange) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
     return body
+
+
+def _asked(body: Mapping[str, Any]) -> Reload:
+    """The body of a reload. Raises BadRequest."""
+    dry_run, force, scheduling = (body.get(name) for name in ("dry_run", "force", "scheduling"))
+    for name, value in (("dry_run", dry_run), ("force", force)):
+        if not isinstance(value, bool | None):
+            raise BadRequest(f"{name} must be true or false", param=name)
+    if scheduling is not None and not (dry_run and isinstance(scheduling, dict)):
+        raise BadRequest("scheduling is a profile to try, and goes with dry_run", param="scheduling")
+    return Reload(bool(dry_run), bool(force), scheduling)
 
 
 def _reply(exchange: Exchange, status: int, body: Mapping[str, Any]) -> None:

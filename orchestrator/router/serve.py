@@ -18,17 +18,17 @@ import uvloop
 from orchestrator import __version__
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.core.address import http_url, is_wildcard, join_host_port
-from orchestrator.core.scheduling import ImmediateScheduler, SchedulingProfile
+from orchestrator.core.scheduling import ImmediateScheduler
 from orchestrator.core.types import Inflight
 from orchestrator.errors import LaunchError, PdctlError, PolicyError, Problem, TopologyError
 from orchestrator.fabric import ports, unix
 from orchestrator.metrics import RouterMetrics
-from orchestrator.policy.build import Profile, build
 from orchestrator.router import figures, logs
-from orchestrator.router.admin import Admin, Control
+from orchestrator.router.admin import Admin, Control, Reload
 from orchestrator.router.app import RouterApp
 from orchestrator.router.decisions import DecisionLog
 from orchestrator.router.endpoints import Registry
+from orchestrator.router.policies import Policies, immediate
 from orchestrator.router.replies import wire_error
 from orchestrator.router.rooms import PagedRandom
 from orchestrator.router.scrape import Prober
@@ -91,7 +91,8 @@ class Router:
         self._lag: asyncio.TimerHandle | None = None
         self.metrics = RouterMetrics((i.model for i in plan.instances), self._clock, __version__)
         self.registry = Registry(plan, self._clock, self.metrics, inflight=self._inflight)
-        profile = _immediate(build(router.scheduling, plan.base_dir))
+        self._policies = Policies(router.scheduling, plan.base_dir, self._clock.now_s, self._policy_failed)
+        profile = immediate(self._policies.watched())
         self.scheduler = ImmediateScheduler(
             profile,
             rng=rng,
@@ -110,7 +111,7 @@ class Router:
         self.app = RouterApp(
             plan,
             self.registry,
-            self.scheduler,
+            self._policies.over(self.scheduler),
             self._pool,
             self.metrics,
             self._clock,
@@ -186,28 +187,41 @@ class Router:
         self._probe_pool.close()
         self._pool.close()
 
-    def reload(self) -> Mapping[str, Any]:
+    def reload(self, asked: Reload = Reload()) -> Mapping[str, Any]:
         """Read the plan anew and serve it; the one in use stays when this raises PdctlError.
 
-        Listen addresses and limits of the wire belong to the process: a change of them is told, not made.
+        A new scheduling profile is tried on recorded requests before. Listen addresses and limits of the wire
+        belong to the process: a change of them is told, not made.
         """
         try:
-            told = self._reload()
+            if asked.dry_run and asked.scheduling is not None:
+                return {"policies": self._tried(asked.scheduling, self._plan, asked)}
+            told = self._reload(asked)
         except PdctlError as error:
-            self.metrics.reload("refused")
-            log.error("reload refused; the plan in use stays", extra={"why": error.message})
+            if not asked.dry_run:
+                self.metrics.reload("refused")
+                log.error("reload refused; the plan in use stays", extra={"why": error.message})
             raise
+        if asked.dry_run:
+            return told
         self.metrics.reload("ok")
         log.info("reloaded", extra=dict(told))
         return told
 
-    def _reload(self) -> Mapping[str, Any]:
+    def _tried(self, scheduling: Mapping[str, Any], plan: Plan, asked: Reload) -> str:
+        made, serves = self.scheduler, self.registry.serves
+        return self._policies.tried(scheduling, plan.base_dir, made, serves, force=asked.force)
+
+    def _reload(self, asked: Reload) -> Mapping[str, Any]:
         if self._reread is None:
             raise TopologyError([Problem("this router was not started from a plan file; start it anew")])
         plan = self._reread()
         router, before = own_plan(plan), own_plan(self._plan)
-        profile = _immediate(build(router.scheduling, plan.base_dir))
+        tried = self._tried(router.scheduling, plan, asked)
+        if asked.dry_run:
+            return {"policies": tried}
         self.registry.apply(plan)
+        profile = immediate(self._policies.use(router.scheduling, plan.base_dir))
         self.scheduler.profile = profile
         self.metrics.serve_models(i.model for i in plan.instances)
         self._prober.key = router.credentials.engine_key
@@ -218,7 +232,7 @@ class Router:
         self._prober.sync()
         fixed = ("host", "port", "admin_host", "admin_port", "limits")
         stale = [name for name in fixed if getattr(router, name) != getattr(before, name)]
-        return {"endpoints": len(plan.instances), "needs_restart": stale}
+        return {"endpoints": len(plan.instances), "needs_restart": stale, "policies": tried}
 
     def _control(self) -> Control:
         return Control(
@@ -293,14 +307,6 @@ def own_plan(plan: Plan) -> RouterPlan:
             [Problem(f"router.kind is {kind}", file=plan.file, field="router.kind", hint="set it to pdctl")]
         )
     return plan.router
-
-
-def _immediate(profile: Profile) -> SchedulingProfile:
-    if isinstance(profile, SchedulingProfile):
-        return profile
-    raise TopologyError(
-        [Problem("this router takes profiles of mode 'immediate'", field="scheduling.profile")]
-    )
 
 
 def _not_bound(what: str, host: str, port: int, error: OSError) -> LaunchError:

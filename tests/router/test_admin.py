@@ -17,7 +17,7 @@ from orchestrator.core.types import Inflight
 from orchestrator.errors import Problem, TopologyError
 from orchestrator.fabric import unix
 from orchestrator.metrics import RouterMetrics
-from orchestrator.router.admin import Admin, Control
+from orchestrator.router.admin import Admin, Control, Reload
 from orchestrator.router.endpoints import Registry
 from orchestrator.router.scrape import Cadence, Prober
 from orchestrator.topology.plan import Plan
@@ -62,7 +62,7 @@ class Office:
     def given(self, name: str) -> Inflight:
         return self.inflight.get(name, Inflight())
 
-    def reload(self) -> Mapping[str, Any]:
+    def reload(self, asked: Reload) -> Mapping[str, Any]:
         if self.next_plan is None:
             raise TopologyError([Problem("not a plan", file="plan.json")])
         self.registry.apply(self.next_plan)
