@@ -8,17 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
+from orchestrator.core.duration import DURATION_PATTERN, parse_duration
 from orchestrator.core.slo import Target
 from orchestrator.plugins import nearest
 from orchestrator.topology.strict import Findings, Strict, findings
-from orchestrator.topology.values import (
-    DURATION_PATTERN,
-    Count,
-    Duration,
-    Name,
-    Secret,
-    parse_duration,
-)
+from orchestrator.topology.values import Count, Duration, Name, Secret
 
 QUANTILE_PATTERN = r"^p([5-9][0-9](\.[0-9])?)$"
 """`p50` to `p99.9`."""

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core.duration import DURATION_PATTERN, parse_duration
 from orchestrator.topology.values import (
-    DURATION_PATTERN,
     SIZE_PATTERN,
     Nics,
     flag_name,
-    parse_duration,
     parse_gpus,
     parse_nics,
     parse_ports,
