@@ -61,7 +61,7 @@ class Report:
     def why_not(self) -> str | None:
         """Why the new profile should not be used; None if nothing speaks against it."""
         if self.failed:
-            told = [f"{said} ({n} times)" for n, said in self.failed.values()]
+            told = [f"{said} ({'once' if n == 1 else f'{n} times'})" for n, said in self.failed.values()]
             return f"on {self.samples} recorded requests {'; '.join(told)}"
         accepted = self.samples - self.refused_before
         if self.newly_refused > MOST_REFUSED * accepted:

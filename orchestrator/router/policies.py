@@ -61,8 +61,7 @@ class Policies:
         self.recent: deque[RequestView] = deque(maxlen=KEPT)
         self._now_s = now_s
         self._guard = Guard(now_s, on_error)
-        self._in_use = (scheduling, base_dir)
-        self._built = build(scheduling, base_dir)
+        self.use(scheduling, base_dir)
 
     def watched(self) -> Profile:
         """The profile in force, its policies under watch."""
@@ -100,7 +99,7 @@ class Policies:
                 hint="to change the mode run `pdctl up`, then `pdctl restart TOPOLOGY router`",
             )
             raise TopologyError([problem])
-        if scheduling == self._in_use[0] and _classes(new) == _classes(self._built):
+        if scheduling == self._scheduling and _classes(new) == _classes(self._built):
             return None
         now_s = self._now_s()
         samples = take(
@@ -112,13 +111,15 @@ class Policies:
             predictor=made.predictor,
             classes=made.classes,
         )
-        # Policies may keep state: the ones in force must not see what is only tried.
-        return dry_run(build(*self._in_use), new, samples, self._now_s)
+        return dry_run(self._twin, new, samples, self._now_s)
 
     def use(self, scheduling: Mapping[str, Any], base_dir: str) -> Profile:
         """The profile `scheduling`, in force and watched from now on."""
         self._built = build(scheduling, base_dir)
-        self._in_use = (scheduling, base_dir)
+        # Policies may keep state: those in force must not see what is only tried. Made now, for when another
+        # is tried a file of this one may have been edited.
+        self._twin = build(scheduling, base_dir)
+        self._scheduling = scheduling
         return self.watched()
 
 

@@ -91,8 +91,8 @@ class Router:
         self._lag: asyncio.TimerHandle | None = None
         self.metrics = RouterMetrics((i.model for i in plan.instances), self._clock, __version__)
         self.registry = Registry(plan, self._clock, self.metrics, inflight=self._inflight)
-        self._policies = Policies(router.scheduling, plan.base_dir, self._clock.now_s, self._policy_failed)
-        profile = immediate(self._policies.watched())
+        self.policies = Policies(router.scheduling, plan.base_dir, self._clock.now_s, self._policy_failed)
+        profile = immediate(self.policies.watched())
         self.scheduler = ImmediateScheduler(
             profile,
             rng=rng,
@@ -111,7 +111,7 @@ class Router:
         self.app = RouterApp(
             plan,
             self.registry,
-            self._policies.over(self.scheduler),
+            self.policies.over(self.scheduler),
             self._pool,
             self.metrics,
             self._clock,
@@ -210,7 +210,7 @@ class Router:
 
     def _tried(self, scheduling: Mapping[str, Any], plan: Plan, asked: Reload) -> str:
         made, serves = self.scheduler, self.registry.serves
-        return self._policies.tried(scheduling, plan.base_dir, made, serves, force=asked.force)
+        return self.policies.tried(scheduling, plan.base_dir, made, serves, force=asked.force)
 
     def _reload(self, asked: Reload) -> Mapping[str, Any]:
         if self._reread is None:
@@ -221,7 +221,7 @@ class Router:
         if asked.dry_run:
             return {"policies": tried}
         self.registry.apply(plan)
-        profile = immediate(self._policies.use(router.scheduling, plan.base_dir))
+        profile = immediate(self.policies.use(router.scheduling, plan.base_dir))
         self.scheduler.profile = profile
         self.metrics.serve_models(i.model for i in plan.instances)
         self._prober.key = router.credentials.engine_key

@@ -63,6 +63,7 @@ class Office:
         return self.inflight.get(name, Inflight())
 
     def reload(self, asked: Reload) -> Mapping[str, Any]:
+        self.asked = asked
         if self.next_plan is None:
             raise TopologyError([Problem("not a plan", file="plan.json")])
         self.registry.apply(self.next_plan)
@@ -281,6 +282,40 @@ async def test_case_44_a_bad_reload_keeps_the_plan_in_use(
     assert answer.json()["error"]["message"] == "the plan in use stays: plan.json: not a plan"
     assert answer.json()["error"]["code"] == "bad-topology"
     assert ready(desk, "p0")
+
+
+async def test_a_reload_may_be_asked_to_change_nothing_or_to_insist(
+    stub: StartStub, make_plan: MakePlan, office: Start
+) -> None:
+    engine = await stub("p0")
+    desk = await office(make_plan(engine.plan()))
+    desk.next_plan = make_plan(engine.plan())
+    assert (await desk.client.post("/reload")).json()["reloaded"] is True
+    assert desk.asked == Reload()
+    body = {"dry_run": True, "scheduling": {"mode": "immediate"}}
+    assert (await desk.client.post("/reload", json=body)).json()["reloaded"] is False
+    assert desk.asked == Reload(dry_run=True, scheduling={"mode": "immediate"})
+    await desk.client.post("/reload", json={"force": True})
+    assert desk.asked == Reload(force=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"dry_run": 1}, "dry_run"),
+        ({"force": "yes"}, "force"),
+        ({"scheduling": {}}, "scheduling"),
+        ({"dry_run": True, "scheduling": "slo"}, "scheduling"),
+    ],
+)
+async def test_a_reload_that_makes_no_sense_is_told_so(
+    stub: StartStub, make_plan: MakePlan, office: Start, body: dict[str, Any], param: str
+) -> None:
+    engine = await stub("p0")
+    desk = await office(make_plan(engine.plan()))
+    answer = await desk.client.post("/reload", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
 
 
 async def test_flush_empties_the_caches_and_forgets_what_was_believed(
