@@ -142,7 +142,7 @@ class Deck:
         while (due_s := self.scheduler.due_s()) is not None and due_s <= now_s:
             self.now_s = max(self.now_s, due_s)
             before = due_s
-            self._take(self.scheduler.tick(self.now_s + 1e-9))
+            self._take(self.scheduler.tick(self.now_s))
             assert self.scheduler.due_s() != before, "it asks to be called at a time that has passed"
         self.now_s = now_s
 

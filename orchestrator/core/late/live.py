@@ -114,4 +114,5 @@ def prediction(now_s: float, item: Item, price: Price, tail_s: float) -> Predict
         quantile=item.slo.quantile,
         itl_s=0.0 if side is None else side.step_s(1, item.tokens),
         cached_tokens=price.cached,
+        due_s=item.due_s,
     )

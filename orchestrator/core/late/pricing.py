@@ -143,6 +143,7 @@ class Pricing:
             tail_s=now_s - item.arrived_s + takes_s + tail_s,
             quantile=item.slo.quantile,
             itl_s=lane.step_s(),
+            due_s=item.due_s,
         )
 
     def _busy(

@@ -52,6 +52,11 @@ class Item(Waiting):
     waits_for: Wait | None = None
     queued: bool = False
 
+    @property
+    def due_s(self) -> float | None:
+        """How long after its arrival the first token is due; None: nothing is promised."""
+        return self.first_token_by_s - self.arrived_s if self.first_token_by_s < inf else None
+
 
 class Queue:
     """Items by key, with O(log n) comparisons to insert and remove (and a memory move that n decides).
@@ -165,4 +170,4 @@ class Deadlines:
 
     def overdue(self, now_s: float) -> Item | None:
         """A waiting item past the moment it was to be reminded of, which is then forgotten; None: no more."""
-        return heapq.heappop(self._heap)[2] if self.next_s() < now_s else None
+        return heapq.heappop(self._heap)[2] if self.next_s() <= now_s else None

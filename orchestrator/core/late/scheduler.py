@@ -266,7 +266,7 @@ class LateScheduler:
                 self._refuse(item, lane, self._refusals.timeout(item, lane, now_s, len(self.ledger)))
                 continue
             self._pump.refresh(lane, item)
-            if item.late or item.latest_start_s >= now_s:
+            if item.late or item.latest_start_s > now_s:
                 lane.deadlines.remind(item)
             elif item.slo.unattainable is Unattainable.REJECT:
                 told = self._admitted.get(item.request.id)
@@ -296,13 +296,22 @@ class LateScheduler:
         predicted = prediction(now_s, item, best, tail_s)
         route = Route(station.id) if best.side is None else Route(best.side.id, station.id)
         provisional = best.side is not None and bool(station.endpoint.facts.get("late_decode"))
-        live = Live(
-            item, lane, route, best, now_s, self._admitted.pop(request.id, None), predicted, provisional
-        )
+        admitted = self._admitted.pop(request.id, None)
+        live = Live(item, lane, route, best, now_s, admitted, predicted, provisional)
         self._tracking.start(live, unit, now_s)
         live.sent = self.prefix.sent(station.id, request.block_hashes)
         self._touched(request)
-        self._out.append(Assign(request.id, route, (), provisional, predicted, partial(explain, pick)))
+        self._out.append(
+            Assign(
+                request.id,
+                route,
+                (),
+                provisional,
+                predicted,
+                admitted=admitted,
+                explain=partial(explain, pick),
+            )
+        )
 
     def _run(self, lanes: Sequence[Lane], now_s: float) -> Sequence[Decision]:
         for lane in lanes:
