@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from orchestrator.clock import Clock
+from orchestrator.core.prediction import Accuracy
 from orchestrator.core.types import Endpoint, Outcome, PathKind, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -107,6 +108,18 @@ METRICS: tuple[Metric, ...] = (
     Metric("pdctl_prefix_wrong_tokens_total", "counter", "Differences of both, by request.", ("endpoint",)),
     Metric("pdctl_prefix_blocks", "gauge", "Blocks it is believed to hold.", ("endpoint",)),
     Metric("pdctl_prefix_capacity_blocks", "gauge", "Blocks it is taken to have room for.", ("endpoint",)),
+    *(
+        Metric(f"pdctl_prediction_{name}", kind, text, ("model", "endpoint", *labels))
+        for name, kind, text, labels in (
+            ("outcomes_total", "counter", "First tokens held against their prediction.", ("horizon",)),
+            ("within_total", "counter", "Those within a quantile of it.", ("horizon", "quantile")),
+            ("promises_total", "counter", "Predictions at the class's quantile.", ("horizon", "result")),
+            ("predicted_s_total", "counter", "Seconds that stages were predicted to take.", ("stage",)),
+            ("actual_s_total", "counter", "Seconds that they took.", ("stage",)),
+            ("bias_ratio", "gauge", "Actual by predicted time of late, geometric mean.", ("stage",)),
+            ("error_ratio", "gauge", "How far one is off the other of late, median.", ("stage",)),
+        )
+    ),
     Metric("pdctl_reloads_total", "counter", "Reloads of the plan.", ("result",)),
     Metric("pdctl_loop_lag_s", "histogram", "How late the event loop woke: work queued before it.", (), _LAG),
 )
@@ -206,6 +219,7 @@ class RouterMetrics(Collector):
         self._clock = clock
         self._models = frozenset(models)
         self._snapshot: Callable[[], Snapshot] | None = None
+        self._accuracy: Callable[[], Iterable[Accuracy]] | None = None
         self._followed: dict[str, Callable[[], Mapping[Labels, float]]] = {}
         self._counters = {m.name: Counters(m) for m in METRICS if m.kind != "histogram"}
         self._histograms = {m.name: Histogram(m) for m in METRICS if m.kind == "histogram"}
@@ -240,6 +254,10 @@ class RouterMetrics(Collector):
     def follow(self, name: str, read: Callable[[], Mapping[Labels, float]]) -> None:
         """Take the values of one counter or gauge from `read()` at each rendering."""
         self._followed[name] = read
+
+    def watch_predictions(self, report: Callable[[], Iterable[Accuracy]]) -> None:
+        """Take the predictor's account of itself from `report()` at each rendering."""
+        self._accuracy = report
 
     def request_done(self, outcome: Outcome, path: str, model: str) -> None:
         """Count a request that ended: its result, its duration and its tokens.
@@ -314,6 +332,7 @@ class RouterMetrics(Collector):
         self._read_endpoints()
         for name, read in self._followed.items():
             self._counters[name].values = dict(read())
+        self._read_predictions()
         for metric in METRICS:
             store = self._counters if metric.kind != "histogram" else self._histograms
             yield store[metric.name].family()
@@ -328,8 +347,16 @@ class RouterMetrics(Collector):
                 if value is not None:
                     self._counters[name].values[labels] = float(value)
 
+    def _read_predictions(self) -> None:
+        for name in _PREDICTIONS:
+            self._counters[name].values.clear()
+        for accuracy in self._accuracy() if self._accuracy else ():
+            for name, labels, value in _predictions(accuracy):
+                self._counters[f"pdctl_prediction_{name}"].values[labels] = float(value)
+
 
 _PATHS = frozenset(PathKind)
+_PREDICTIONS = tuple(m.name for m in METRICS if m.name.startswith("pdctl_prediction_"))
 _GAUGES = tuple(m.name for m in METRICS if m.kind == "gauge" and "endpoint" in m.labels)
 
 
@@ -345,3 +372,20 @@ def _gauges(endpoint: Endpoint, now_s: float) -> Iterator[tuple[str, Labels, flo
         yield "pdctl_endpoint_kv_used_tokens", own, load.kv_used_tokens
         yield "pdctl_endpoint_kv_total_tokens", own, load.kv_total_tokens
         yield "pdctl_endpoint_load_age_s", own, max(0.0, now_s - load.at_s)
+
+
+def _predictions(accuracy: Accuracy) -> Iterator[tuple[str, Labels, float]]:
+    whose = (accuracy.model, accuracy.endpoint or "")
+    for stage in accuracy.stages:
+        labels = (*whose, stage.stage)
+        yield "predicted_s_total", labels, stage.predicted_s
+        yield "actual_s_total", labels, stage.actual_s
+        yield "bias_ratio", labels, stage.bias
+        yield "error_ratio", labels, stage.error
+    for coverage in accuracy.coverage:
+        labels = (*whose, coverage.horizon)
+        yield "outcomes_total", labels, coverage.outcomes
+        yield "promises_total", (*labels, "kept"), coverage.kept
+        yield "promises_total", (*labels, "missed"), coverage.given - coverage.kept
+        for quantile, within in coverage.within.items():
+            yield "within_total", (*labels, str(quantile)), within

@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.clock import FakeClock
+from orchestrator.core.prediction import Accuracy, Coverage, StageAccuracy
 from orchestrator.core.types import End, Endpoint, Inflight, Load, Outcome, PathKind, Role, Snapshot
 from orchestrator.metrics import BY_NAME, MAX_SERIES, METRICS, RouterMetrics
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
+
+ACCURACY = Accuracy(
+    "m",
+    "p0",
+    (StageAccuracy("prefill", 10, predicted_s=4.0, actual_s=5.0, bias=1.25, error=0.3),),
+    (Coverage("dispatch", 10, {0.5: 6, 0.99: 9}, given=8, kept=7),),
+)
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -158,6 +166,7 @@ def test_every_method_feeds_its_metric() -> None:
     for field in ("predicted_tokens_total", "reported_tokens_total", "wrong_tokens_total", "blocks"):
         metrics.follow(f"pdctl_prefix_{field}", lambda: {("d0",): 6.0})
     metrics.follow("pdctl_prefix_capacity_blocks", lambda: {("d0",): 7.0})
+    metrics.watch_predictions(lambda: [ACCURACY])
     full = Load(at_s=0.0, kv_used_tokens=1, kv_total_tokens=2)
     metrics.watch(lambda: Snapshot(at_s=0.0, endpoints=(endpoint("d0", load=full),)))
     named = {name for name, _ in samples(metrics)}
@@ -196,3 +205,21 @@ def test_the_document_lists_every_metric_with_its_labels() -> None:
     assert set(rows) == set(BY_NAME)
     for name, labels in rows.items():
         assert tuple(re.findall(r"`(\w+)`", labels)) == BY_NAME[name].labels, name
+
+
+def test_a_predictor_is_held_to_account() -> None:
+    metrics = make()
+    said = [ACCURACY, Accuracy("m", None, (), (Coverage("admission", 3, {}),))]
+    metrics.watch_predictions(lambda: said)
+    at = {"model": "m", "endpoint": "p0"}
+    name = "pdctl_prediction_{}".format
+    assert value(metrics, name("predicted_s_total"), **at, stage="prefill") == 4.0
+    assert value(metrics, name("actual_s_total"), **at, stage="prefill") == 5.0
+    assert value(metrics, name("bias_ratio"), **at, stage="prefill") == 1.25
+    assert value(metrics, name("error_ratio"), **at, stage="prefill") == 0.3
+    assert value(metrics, name("outcomes_total"), **at, horizon="dispatch") == 10
+    assert value(metrics, name("within_total"), **at, horizon="dispatch", quantile="0.99") == 9
+    assert value(metrics, name("promises_total"), **at, horizon="dispatch", result="missed") == 1
+    assert value(metrics, name("outcomes_total"), model="m", endpoint="", horizon="admission") == 3
+    said.clear()  # an endpoint that is gone takes its figures along
+    assert not [n for n, _ in samples(metrics) if n.startswith("pdctl_prediction_")]

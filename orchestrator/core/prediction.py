@@ -133,9 +133,10 @@ class Coverage:
 
 @frozen(frozen=True, slots=True)
 class Accuracy:
-    """A predictor's own account of one endpoint, or of a pool (what is predicted before one is chosen)."""
+    """A predictor's own account of one endpoint; of a model (`endpoint` None), before one was chosen."""
 
-    name: str
+    model: str
+    endpoint: str | None = None
     stages: tuple[StageAccuracy, ...] = ()
     coverage: tuple[Coverage, ...] = ()
 
@@ -199,5 +200,5 @@ class Accountable(Protocol):
     """A predictor that keeps books of itself."""
 
     def report(self) -> tuple[Accuracy, ...]:
-        """Every endpoint's and pool's figures so far."""
+        """Every endpoint's and model's figures so far."""
         ...
