@@ -44,6 +44,9 @@ class NoOutlook:
 
     predictor: ClassVar[None] = None
 
+    def __init__(self) -> None:
+        self.classes: Classes = {}
+
     def promise(self, request: RequestView, now_s: float) -> _Promise:
         """None."""
         return NOTHING_PROMISED
@@ -81,7 +84,7 @@ class Outlook:
 
     def __init__(self, predictor: Predictor, classes: Classes) -> None:
         self.predictor = predictor
-        self._classes = classes
+        self.classes = classes
         self._stations: dict[str, Station] = {}
         self._attempts: dict[str, _Attempt] = {}
         self._bounds: dict[str, dict[str, float]] = {}
@@ -91,7 +94,7 @@ class Outlook:
     def promise(self, request: RequestView, now_s: float) -> _Promise:
         """The class of a request, and when its first token is due; `wait_s` is of `now_s` from here on."""
         self._now_s = now_s
-        slo = self._classes.get(request.slo_class or "")
+        slo = self.classes.get(request.slo_class or "")
         if slo is None:
             return NOTHING_PROMISED
         tokens = max(1, request.prompt_tokens)

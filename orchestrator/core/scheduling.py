@@ -180,8 +180,7 @@ class ImmediateScheduler:
     ) -> None:
         self.profile = profile
         self.predictor = predictor
-        self.classes: Classes = classes or {}
-        self._outlook = NoOutlook() if predictor is None else Outlook(predictor, self.classes)
+        self._outlook = NoOutlook() if predictor is None else Outlook(predictor, classes or {})
         self.ledger = Ledger()
         self.prefix = PrefixIndex()
         self.cached = PrefixCheck(self.prefix, block_tokens)
@@ -200,6 +199,15 @@ class ImmediateScheduler:
 
     decides_in: ClassVar[frozenset[str]] = frozenset({"submit"})
     """The calls that ask policies."""
+
+    @property
+    def classes(self) -> Classes:
+        """The SLO classes by name; may be replaced between two calls."""
+        return self._outlook.classes
+
+    @classes.setter
+    def classes(self, classes: Classes) -> None:
+        self._outlook.classes = classes
 
     def submit(self, request: RequestView, now_s: float) -> Sequence[Decision]:
         """Assign the request, or refuse it: 503 if nothing is ready for it, 429 if all that is is full.

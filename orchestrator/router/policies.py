@@ -145,14 +145,6 @@ def _remembering(submit: Submit, keep: Callable[[RequestView], None]) -> Submit:
     return call
 
 
-def immediate(profile: Profile) -> SchedulingProfile:
-    """The profile, if it is of that mode. Raises TopologyError."""
-    if isinstance(profile, SchedulingProfile):
-        return profile
-    problem = Problem("this router takes profiles of mode 'immediate'", field="scheduling.profile")
-    raise TopologyError([problem])
-
-
 def _mode(profile: Profile) -> str:
     return "late" if isinstance(profile, LateProfile) else "immediate"
 

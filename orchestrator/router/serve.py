@@ -18,7 +18,6 @@ import uvloop
 from orchestrator import __version__
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.core.address import http_url, is_wildcard, join_host_port
-from orchestrator.core.scheduling import ImmediateScheduler
 from orchestrator.core.types import Inflight
 from orchestrator.errors import LaunchError, PdctlError, PolicyError, Problem, TopologyError
 from orchestrator.fabric import ports, unix
@@ -28,12 +27,13 @@ from orchestrator.router.admin import Admin, Control, Reload
 from orchestrator.router.app import RouterApp
 from orchestrator.router.decisions import DecisionLog
 from orchestrator.router.endpoints import Registry
-from orchestrator.router.policies import Policies, immediate
+from orchestrator.router.policies import Policies
 from orchestrator.router.replies import wire_error
 from orchestrator.router.rooms import PagedRandom
 from orchestrator.router.scrape import Prober
 from orchestrator.router.settings import wire_limits
 from orchestrator.topology.plan import Plan, RouterPlan
+from orchestrator.topology.scheduler import adopt, make_predictor, make_scheduler
 from orchestrator.wire.client import Pool
 from orchestrator.wire.server import Handler, OnBad, Server, WireLimits, serve
 
@@ -92,9 +92,12 @@ class Router:
         self.metrics = RouterMetrics((i.model for i in plan.instances), self._clock, __version__)
         self.registry = Registry(plan, self._clock, self.metrics, inflight=self._inflight)
         self.policies = Policies(router.scheduling, plan.base_dir, self._clock.now_s, self._policy_failed)
-        profile = immediate(self.policies.watched())
-        self.scheduler = ImmediateScheduler(
+        profile = self.policies.watched()
+        self.predictor = make_predictor(router.predictor, plan.base_dir)
+        self.scheduler = make_scheduler(
+            router,
             profile,
+            self.predictor,
             rng=rng,
             serves=self.registry.serves,
             on_policy_error=self._policy_failed,
@@ -221,8 +224,8 @@ class Router:
         if asked.dry_run:
             return {"policies": tried}
         self.registry.apply(plan)
-        profile = immediate(self.policies.use(router.scheduling, plan.base_dir))
-        self.scheduler.profile = profile
+        profile = self.policies.use(router.scheduling, plan.base_dir)
+        adopt(self.scheduler, router, profile)
         self.metrics.serve_models(i.model for i in plan.instances)
         self._prober.key = router.credentials.engine_key
         self.admin.key = router.credentials.admin_key

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.clock import FakeClock
 from orchestrator.core.contracts import Assign, Decision
-from orchestrator.core.scheduling import ImmediateScheduler
+from orchestrator.core.scheduling import ImmediateScheduler, SchedulingProfile
 from orchestrator.core.types import End, Endpoint, Outcome, PathKind, RequestView, Role, Route, Snapshot
 from orchestrator.engines.base import HttpCall, Probes
 from orchestrator.errors import PolicyError, TopologyError
@@ -22,7 +22,7 @@ from orchestrator.policy.profiles import complete
 from orchestrator.policy.testing import make_endpoint, make_request
 from orchestrator.router.admin import Reload
 from orchestrator.router.health import Answer
-from orchestrator.router.policies import KEPT, REFUSED, Policies, immediate
+from orchestrator.router.policies import KEPT, REFUSED, Policies
 from orchestrator.router.serve import Router
 from orchestrator.topology.plan import InstancePlan, Plan
 
@@ -51,7 +51,9 @@ class Rig:
         self.policies = Policies(
             scheduling, self.folder, self.clock.now_s, lambda name, e: self.told.append(e)
         )
-        self.made = ImmediateScheduler(immediate(self.policies.watched()), rng=Random(0))
+        profile = self.policies.watched()
+        assert isinstance(profile, SchedulingProfile)
+        self.made = ImmediateScheduler(profile, rng=Random(0))
         self.made.observe(Snapshot(0.0, (make_endpoint("a"), make_endpoint("b"))), 0.0)
         self.over = self.policies.over(self.made)
 
@@ -131,8 +133,6 @@ def test_one_of_another_mode_needs_another_scheduler(tmp_path: Path) -> None:
     with pytest.raises(TopologyError) as caught:
         rig.tried(complete("slo"))
     assert "runs a profile of mode 'immediate', and this one is 'late'" in caught.value.message
-    with pytest.raises(TopologyError, match="takes profiles of mode 'immediate'"):
-        immediate(Policies(complete("slo"), ".", rig.clock.now_s, lambda name, e: None).watched())
 
 
 def test_an_edited_file_is_another_profile_though_its_name_is_the_same(tmp_path: Path) -> None:

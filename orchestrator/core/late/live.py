@@ -9,7 +9,6 @@ from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.pricing import Pick, Price
 from orchestrator.core.late.queue import Item
 from orchestrator.core.prediction import Decoded, Served
-from orchestrator.core.prefix import Sent
 from orchestrator.core.types import Choice, Outcome, Prediction, Role, Route, Scored
 
 
@@ -30,7 +29,6 @@ class Live:
     predicted: Prediction
     provisional: bool = False
     alone: bool = True
-    sent: Sent | None = None
     prefill_s: float | None = None
     first_s: float | None = None
     hold_until_s: float | None = None

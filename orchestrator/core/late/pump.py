@@ -12,6 +12,7 @@ from orchestrator.core.late.queue import Item, Key
 from orchestrator.core.late.station import Station
 from orchestrator.core.lateprofile import LateProfile
 from orchestrator.core.prefix import PrefixIndex
+from orchestrator.core.prefixcheck import cached_tokens
 from orchestrator.core.slo import Classes, Priority
 
 BATCH_HEADS = 8
@@ -104,8 +105,8 @@ class Pump:
         item.hits_at = self._touches
         item.waits_for = None
         hits = self._prefix.hits(hashes)
-        most = item.tokens - 1
-        item.hits = {e: min(most, blocks * self._block_tokens) for e, blocks in hits.items()}
+        each = self._block_tokens
+        item.hits = {e: cached_tokens(item.request, blocks, each) for e, blocks in hits.items()}
         work_s = lane.fastest.seconds(item.tokens)
         for endpoint_id, hit in item.hits.items():
             station = lane.station(endpoint_id)

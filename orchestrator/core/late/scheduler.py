@@ -23,6 +23,7 @@ from orchestrator.core.late.tracking import Tracking
 from orchestrator.core.lateprofile import LateProfile
 from orchestrator.core.prediction import Predictor
 from orchestrator.core.prefix import PrefixIndex
+from orchestrator.core.prefixcheck import PrefixCheck
 from orchestrator.core.slo import NO_PROMISE, Classes, Priority, Unattainable
 from orchestrator.core.types import (
     LegEvent,
@@ -64,6 +65,9 @@ class LateScheduler:
     heeds: ClassVar[frozenset[str]] = frozenset({"first_token", "done"})
     """What of a leg's progress changes anything here; it need not be told the rest."""
 
+    decides_in: ClassVar[frozenset[str]] = frozenset({"submit", "progress", "finish", "observe", "tick"})
+    """The calls that ask policies."""
+
     def __init__(
         self,
         profile: LateProfile,
@@ -79,6 +83,7 @@ class LateScheduler:
     ) -> None:
         self.ledger = Ledger()
         self.prefix = PrefixIndex()
+        self.cached = PrefixCheck(self.prefix, block_tokens)
         self.predictor = predictor
         self.classes: Classes = classes or {}
         self._rng = rng
@@ -95,7 +100,7 @@ class LateScheduler:
         self._seq = 0
         self._out: list[Decision] = []
         self._board = Board(self.ledger, predictor, serves, profile.settings)
-        self._tracking = Tracking(self.ledger, self._board, predictor, on_accounting_error)
+        self._tracking = Tracking(self.ledger, self._board, predictor, self.cached, on_accounting_error)
         self._on_policy_error = on_policy_error
         self.profile = profile
 
@@ -173,8 +178,9 @@ class LateScheduler:
         """Release all that the request held, learn from it, and give what it freed to the next."""
         self._admitted.pop(outcome.request_id, None)
         live = self._tracking.live.get(outcome.request_id)
+        self.cached.ended(outcome)
         if live is not None:
-            self._reported(live, outcome.cached_tokens)
+            self._touched(live.item.request)
         started_s = self._tracking.finish(outcome, now_s, self._out)
         if started_s is None:
             return self._take()
@@ -299,7 +305,7 @@ class LateScheduler:
         admitted = self._admitted.pop(request.id, None)
         live = Live(item, lane, route, best, now_s, admitted, predicted, provisional)
         self._tracking.start(live, unit, now_s)
-        live.sent = self.prefix.sent(station.id, request.block_hashes)
+        self.cached.sent(request, station.id, station.endpoint.block_size)
         self._touched(request)
         self._out.append(
             Assign(
@@ -348,16 +354,6 @@ class LateScheduler:
         """What is cached of prompts that begin as this one does has changed."""
         if request.block_hashes:
             self._pump.touched(request.block_hashes[0])
-
-    def _reported(self, live: Live, cached_tokens: int | None) -> None:
-        """The index learns where it was wrong: what the engine said it had, what was never computed."""
-        if live.sent is None:
-            return
-        if live.first_s is None and live.prefill_s is None:
-            self.prefix.lost(live.sent)
-        elif cached_tokens is not None:
-            self.prefix.reported(live.sent, cached_tokens // self._block_tokens)
-        self._touched(live.item.request)
 
     def _keep_prefixes(self, snapshot: Snapshot) -> None:
         """Forget what endpoints held that left or are a new process; bound the others by their memory."""

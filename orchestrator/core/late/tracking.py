@@ -13,6 +13,7 @@ from orchestrator.core.late.lanes import Board, Lane
 from orchestrator.core.late.live import Live, explain_decode
 from orchestrator.core.late.station import Station
 from orchestrator.core.prediction import Predictor
+from orchestrator.core.prefixcheck import PrefixCheck
 from orchestrator.core.types import End, LegEvent, LegKind, Outcome, Route
 from orchestrator.errors import AccountingError
 
@@ -34,12 +35,14 @@ class Tracking:
         ledger: Ledger,
         board: Board,
         predictor: Predictor,
+        cached: PrefixCheck,
         on_accounting_error: Callable[[AccountingError], None],
     ) -> None:
         self.live: dict[str, Live] = {}
         self._ledger = ledger
         self._board = board
         self._predictor = predictor
+        self._cached = cached
         self._on_accounting_error = on_accounting_error
         self._held: dict[str, Live] = {}
         self._polls: list[tuple[float, str, Station]] = []
@@ -174,8 +177,7 @@ class Tracking:
         running = live.price.station.done(live.item.request.id, now_s)
         if running is not None:
             live.alone = running.alone
-        if live.sent is not None:
-            live.sent.computed()
+        self._cached.computed(live.item.request.id)
         return running is not None
 
     def _bind(self, live: Live, now_s: float, out: list[Decision]) -> None:
