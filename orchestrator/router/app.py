@@ -57,7 +57,8 @@ class RouterApp:
     """Serves clients: `handle` is the wire server's handler.
 
     `policy_headers` are the request headers that scheduling policies read; `decisions` records what
-    ends. Made within a running loop; `close` ends what it has running.
+    ends; `poll` reads an endpoint's load at once. Made within a running loop; `close` ends what it has
+    running.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class RouterApp:
         rng: Random,
         policy_headers: Collection[str] = (),
         decisions: DecisionLog | None = None,
+        poll: Callable[[str], None] | None = None,
     ) -> None:
         self.draining = False
         self._registry = registry
@@ -83,7 +85,7 @@ class RouterApp:
         self._places: dict[str, tuple[Endpoint, road.Place]] = {}
         self._fresh_places: dict[str, road.Place] = {}
         self.units: set[Unit] = set()
-        self._desk = Desk(scheduler, clock, None if decisions is None else decisions.wants)
+        self._desk = Desk(scheduler, clock, None if decisions is None else decisions.wants, poll)
         # Not part of the port: a scheduler that does not say it is told everything.
         self._heeds: frozenset[str] = getattr(scheduler, "heeds", road.PROGRESS)
         settings = Settings.of(plan, policy_headers)

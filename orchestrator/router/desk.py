@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.clock import Clock
-from orchestrator.core.contracts import Assign, Bind, Decision, Reject, Scheduler
+from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Scheduler
 from orchestrator.core.types import LegEvent, Outcome, RequestView, Snapshot
 from orchestrator.errors import NoCapacity, Overloaded, RequestError
 
@@ -29,13 +29,18 @@ class Desk:
     """Where requests wait for their route.
 
     Every decision a scheduler call returns is handed to the request it is for, whichever call it was, with
-    its reasons if `wants` says so of the request.
+    its reasons if `wants` says so of the request. `poll` reads an endpoint's load when the scheduler asks to.
     """
 
     def __init__(
-        self, scheduler: Scheduler, clock: Clock, wants: Callable[[str], bool] | None = None
+        self,
+        scheduler: Scheduler,
+        clock: Clock,
+        wants: Callable[[str], bool] | None = None,
+        poll: Callable[[str], None] | None = None,
     ) -> None:
         self._scheduler = scheduler
+        self._poll = poll
         self._clock = clock
         self._wants = wants
         self._loop = asyncio.get_running_loop()
@@ -99,6 +104,10 @@ class Desk:
                 try:
                     while self._undelivered:
                         decision = self._undelivered.popleft()
+                        if isinstance(decision, Poll):
+                            if self._poll is not None:
+                                self._poll(decision.endpoint)
+                            continue
                         told = self._waiting.pop(decision.request_id, None)
                         if told is not None:
                             told(decision)

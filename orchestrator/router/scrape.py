@@ -80,6 +80,7 @@ class Prober:
         self._cadence = cadence
         self._watches: dict[str, _Watch] = {}
         self._told: dict[tuple[str, str], str] = {}
+        self._polls: dict[str, asyncio.Task[None]] = {}
         self.key = key
         registry.on_suspect(self._suspect)
 
@@ -97,9 +98,18 @@ class Prober:
                 task = asyncio.create_task(self._watch(state, wake), name=f"probe {name}")
                 self._watches[name] = _Watch(state, task, wake)
 
+    def poll(self, endpoint_id: str) -> None:
+        """Read an endpoint's load now, beside the round that it is due for; one such read at a time."""
+        state = self._registry.state(endpoint_id)
+        if state is None or not state.joined or endpoint_id in self._polls:
+            return
+        task = asyncio.create_task(self._load(state), name=f"poll {endpoint_id}")
+        self._polls[endpoint_id] = task
+        task.add_done_callback(lambda _: self._polls.pop(endpoint_id, None))
+
     async def close(self) -> None:
         """Stop asking."""
-        tasks = [w.task for w in self._watches.values()]
+        tasks = [*(w.task for w in self._watches.values()), *self._polls.values()]
         self._watches.clear()
         for task in tasks:
             task.cancel()

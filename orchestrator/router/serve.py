@@ -121,6 +121,7 @@ class Router:
             secret,
             profile.headers,
             self._decisions,
+            self._prober.poll,
         )
         figures.follow(self.metrics, lambda: self.scheduler.cached)
         self.metrics.watch(lambda: self.scheduler.ledger.snapshot(self._clock.now_s()))
