@@ -11,6 +11,10 @@ from orchestrator.core.prediction import Step
 from orchestrator.core.types import Endpoint
 
 
+SAME = 0.02
+"""Steps within 2 % of each other are the same: predictions are not better than that."""
+
+
 @dataclass(slots=True, eq=False)
 class DecodeSide:
     """An endpoint that decodes: its memory, its batch, and the strictest gap promised to those in it.
@@ -27,7 +31,8 @@ class DecodeSide:
     tokens: int = 0
     free_tokens: float = inf
     strictest_s: float = inf
-    stale: bool = True
+    used: int = 0
+    """Which use of a decode side was the last of this one."""
 
     @property
     def id(self) -> str:
@@ -36,7 +41,6 @@ class DecodeSide:
 
     def refresh(self, sums: Sums) -> None:
         """Work out memory and batch anew: what was reported, corrected by what was given and ended since."""
-        self.stale = False
         load, seen = self.endpoint.load, self.endpoint.inflight_at_load
         requests, used = sums.requests, sums.kv_tokens
         if load is not None:
@@ -64,6 +68,7 @@ class Decodes:
         self.sides: Mapping[str, DecodeSide] = {side.id: side for side in sides}
         self._stale = set(self.sides)
         self._order: list[tuple[float, str, DecodeSide]] = []
+        self._uses = 0
 
     def changed(self, endpoint_id: str) -> None:
         """What is in flight at an endpoint has changed."""
@@ -79,7 +84,11 @@ class Decodes:
         if every one with room would, the request has to wait.
         """
         self._refresh()
-        for _, _, side in self._order:
+        found: DecodeSide | None = None
+        enough_s = inf
+        for step_s, _, side in self._order:
+            if step_s > enough_s:
+                break
             if side.free_tokens < tokens or side.id in avoid:
                 continue
             if pools is not None and side.endpoint.pool not in pools:
@@ -87,8 +96,16 @@ class Decodes:
             bound = bound_s if bound_s < side.strictest_s else side.strictest_s
             if bound < inf and side.batch and side.step_s(1, tokens) > bound:
                 continue
-            return side
-        return None
+            if found is None:
+                found, enough_s = side, step_s * (1.0 + SAME)
+            elif side.used < found.used:
+                found = side
+        return found
+
+    def use(self, side: DecodeSide) -> None:
+        """A request goes to `side`: among equals, the others are next."""
+        self._uses += 1
+        side.used = self._uses
 
     def room(self) -> float:
         """KV tokens free on all sides together."""

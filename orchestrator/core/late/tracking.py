@@ -207,7 +207,10 @@ class Tracking:
     def _join(self, live: Live) -> None:
         bound_s = live.item.slo.step_s
         side = self._board.sides.get(live.route.decode)
-        if bound_s < inf and side is not None:
+        if side is None:
+            return
+        live.lane.decodes.use(side)
+        if bound_s < inf:
             side.bounds[live.item.request.id] = bound_s
 
     def _changed(self, route: Route) -> None:
