@@ -58,17 +58,15 @@ class Report:
         n, said = self.failed.get(name, (0, error.message))
         self.failed[name] = (n + 1, said)
 
-    def why_not(self) -> str | None:
+    def why_not(self, requests: str = "recorded requests") -> str | None:
         """Why the new profile should not be used; None if nothing speaks against it."""
         if self.failed:
             told = [f"{said} ({'once' if n == 1 else f'{n} times'})" for n, said in self.failed.values()]
-            return f"on {self.samples} recorded requests {'; '.join(told)}"
+            return f"on {self.samples} {requests} {'; '.join(told)}"
         accepted = self.samples - self.refused_before
         if self.newly_refused > MOST_REFUSED * accepted:
-            return (
-                f"it would refuse {self.newly_refused} of {accepted} recorded requests that the profile in "
-                "use accepts"
-            )
+            most = f"{self.newly_refused} of {accepted} {requests}"
+            return f"it would refuse {most} that the profile in use accepts"
         return None
 
     def says(self) -> str:
