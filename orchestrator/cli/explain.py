@@ -59,9 +59,10 @@ def explain(
         found = sorted(log.newest(), key=_lasted_s, reverse=True)[:lines]
     else:
         found = list(islice(filter(_bad if refused else None, log.newest()), lines))
-        if not found and not any(True for _ in log.newest()):
-            err.print(f"nothing is recorded in {log.directory}", markup=False)
-            return
+    if not found:
+        what = "refused" if refused else "recorded"
+        err.print(f"nothing is {what} in {log.directory}", markup=False)
+        return
     if as_json:
         for record in found:
             typer.echo(json.dumps(record))
