@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from orchestrator.core.frozen import frozen
 from orchestrator.core.prediction import Predictor
@@ -203,6 +203,8 @@ class Context:
     """Predicted seconds until the endpoint has computed the prompts it was given."""
     step_limit_s: Callable[[str], float] = _no_limit
     """The strictest gap promised to a request that the endpoint decodes now; inf: none."""
+    shared: dict[Any, Any] = field(default_factory=dict)
+    """What the policies of one role's decision leave for each other, so that nothing is worked out twice."""
 
 
 @runtime_checkable

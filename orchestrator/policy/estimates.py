@@ -50,23 +50,25 @@ def first_tokens(
     Where decode is being decided, the prompt is computed by `context.prefill`. Where prefill is, the
     hand-off is taken to be to the first decode endpoint that is ready: which one it will be is open.
     """
+    # A filter and a scorer of one decision ask for the same.
+    by = context.prefill and context.prefill.id
+    known = context.shared.setdefault(("first_tokens", context.role, by), {})
+    left = [e for e in candidates if e.id not in known]
+    tokens = request.prompt_tokens
     if context.role is Role.DECODE and context.prefill is not None:
-        at = context.prefill
-        wait_s, prefill_s = context.wait_s(at.id), _prefill_s(request, at, context, predictor)
-        return [
-            FirstToken(at.id, wait_s, prefill_s, predictor.exposed(at, e).seconds(request.prompt_tokens))
-            for e in candidates
-        ]
-    decode = _any_decode(request, context) if context.role is Role.PREFILL else None
-    return [
-        FirstToken(
-            e.id,
-            context.wait_s(e.id),
-            _prefill_s(request, e, context, predictor),
-            predictor.exposed(e, decode or e).seconds(request.prompt_tokens),
-        )
-        for e in candidates
-    ]
+        if left:
+            at = context.prefill
+            wait_s, prefill_s = context.wait_s(at.id), _prefill_s(request, at, context, predictor)
+            for e in left:
+                handoff_s = predictor.exposed(at, e).seconds(tokens)
+                known[e.id] = FirstToken(at.id, wait_s, prefill_s, handoff_s)
+    elif left:
+        decode = _any_decode(request, context) if context.role is Role.PREFILL else None
+        for e in left:
+            prefill_s = _prefill_s(request, e, context, predictor)
+            handoff_s = predictor.exposed(e, decode or e).seconds(tokens)
+            known[e.id] = FirstToken(e.id, context.wait_s(e.id), prefill_s, handoff_s)
+    return [known[e.id] for e in candidates]
 
 
 def step_s(request: RequestView, endpoint: Endpoint, predictor: Predictor) -> float:

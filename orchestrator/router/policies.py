@@ -22,7 +22,7 @@ from orchestrator.policy.guard import Guard
 
 Submit = Callable[[RequestView, float], Sequence[Decision]]
 
-KEPT = 128
+KEPT = 64
 """Requests remembered to try a new profile on: as many as take some milliseconds to decide."""
 
 REFUSED = "profile-refused"
