@@ -152,7 +152,7 @@ def test_a_snapshot_carries_what_is_in_flight_and_keeps_its_hands_off_older_ones
     assert after.endpoints[1] is before.endpoints[1]
 
 
-def test_between_two_reports_the_router_adds_what_it_gave_since():
+def test_case_33_between_two_reports_the_router_adds_what_it_gave_since():
     """Case 33: everything within a polling window would go to the endpoint that looked idle."""
     ledger = Ledger()
     ledger.start(make_request(id="before", prompt_tokens=1000, max_tokens=0), ALONE, 0.0)

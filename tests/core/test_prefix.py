@@ -78,7 +78,7 @@ def test_what_was_sent_is_cached_there_and_nowhere_else():
     assert index.blocks("p0") == 4
 
 
-def test_a_new_process_has_nothing():
+def test_case_36_a_new_process_has_nothing():
     """Case 36: the index must not prefer an engine for what its predecessor had."""
     index = PrefixIndex()
     index.sent("p0", (1, 2))

@@ -260,7 +260,7 @@ def test_affinity_follows_the_prefix():
         end(made, decision)
 
 
-def test_a_cache_miss_goes_to_the_least_loaded():
+def test_case_31_a_cache_miss_goes_to_the_least_loaded():
     """Case 31: not to the endpoint with the smallest index, which may be the busiest."""
     made = scheduler(fleet(prefill=4, decode=1))
     for i in range(3):
@@ -270,7 +270,7 @@ def test_a_cache_miss_goes_to_the_least_loaded():
     assert decide(made, id="new", prompt_tokens=100, block_hashes=()).route.prefill not in busy
 
 
-def test_a_prefix_that_all_share_does_not_draw_all_to_one_endpoint():
+def test_case_31_a_prefix_that_all_share_does_not_draw_all_to_one_endpoint():
     """Case 31, the other way round: with affinity outweighed by load, the hot prefix spreads."""
     made = scheduler(fleet(prefill=4, decode=1))
     hot = chain(1, bytes(32_768), 512)
@@ -280,7 +280,7 @@ def test_a_prefix_that_all_share_does_not_draw_all_to_one_endpoint():
     assert min(counts) > 60
 
 
-def test_a_burst_between_two_reports_spreads():
+def test_case_33_a_burst_between_two_reports_spreads():
     """Case 33: all endpoints report the same, once; the router adds what it gave since."""
     load = Load(0.0, running=10, waiting=5, kv_used_tokens=50_000, kv_total_tokens=500_000)
     for profile in ("default", "least-requests"):
@@ -290,7 +290,7 @@ def test_a_burst_between_two_reports_spreads():
         assert [made.ledger.inflight(f"{s}{i}").requests for s in "pd" for i in range(4)] == [10] * 8
 
 
-def test_work_is_counted_in_tokens_not_requests():
+def test_case_34_work_is_counted_in_tokens_not_requests():
     """Case 34: one long prompt weighs as much as many short ones."""
     made = scheduler(fleet(prefill=2, decode=1))
     long = decide(made, id="long", prompt_tokens=30_000, block_hashes=()).route.prefill
@@ -298,7 +298,25 @@ def test_work_is_counted_in_tokens_not_requests():
         assert decide(made, id=str(i), prompt_tokens=200, block_hashes=()).route.prefill != long
 
 
-def test_a_restarted_engine_is_not_preferred_for_what_its_predecessor_cached():
+def test_case_36_what_an_engine_reports_is_held_against_what_was_believed():
+    """It evicted everything and nobody told: the next report does, and the one after is predicted right."""
+    made = scheduler(fleet(unified=1, block_size=16))
+    for i, (found, believed) in enumerate([(0, 0), (1024, 1024), (0, 1024), (1024, 1024)]):
+        request_id = f"{i:032x}"
+        decision = decide(made, id=request_id, prompt_tokens=1050)
+        assert made.ledger.inflight("u0").prefill_tokens == 1050 - believed
+        made.progress(LegEvent(request_id, LegKind.UNIFIED, "u0", "first_token", 1.0), 1.0)
+        done = Outcome(
+            request_id, End.COMPLETED, 200, route=decision.route, prompt_tokens=1050, cached_tokens=found
+        )
+        made.finish(done, 2.0)
+    checked = made.cached.checked["u0"]
+    assert (checked.requests, checked.reported, checked.predicted) == (4, 2048, 3072)
+    assert checked.wrong == 1024
+    assert made.prefix.capacity("u0") < 16_384
+
+
+def test_case_36_a_restarted_engine_is_not_preferred_for_what_its_predecessor_cached():
     """Case 36."""
     made = scheduler(fleet(unified=2, incarnation="1"))
     first = decide(made)
@@ -382,7 +400,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS, st.sampled_from(["default", "round-robin"]))
-def test_whatever_happens_every_request_is_decided_once_and_sums_return_to_zero(actions, profile):
+def test_case_32_whatever_happens_every_request_is_decided_once_and_sums_return_to_zero(actions, profile):
     """Case 32: there is no path around the accounting."""
     made = scheduler(fleet(prefill=2, decode=2, unified=1), profile)
     live = {}
