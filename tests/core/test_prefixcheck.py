@@ -184,8 +184,10 @@ def test_several_prompts_in_one_request_correct_nothing():
 
 def test_what_anybody_sent_before_is_seen():
     seen = Seen(bits=10)
-    assert seen.leading(range(1, 20)) == 0
-    assert seen.leading(range(1, 20)) == 19
+    assert seen.leading(range(1, 21)) == 0
+    assert seen.leading(range(1, 21)) == 20
+    assert seen.leading(range(1, 100)) == 20
+    assert seen.leading((*range(1, 12), 200, 201)) == 8  # of every four blocks the last is known
     assert seen.leading((1, 2, 3, 30, 31)) == 3
     assert seen.leading((40, 41), least=2) == 2
     assert seen.leading(()) == 0
