@@ -241,6 +241,17 @@ class Handoff(Protocol):
         ...
 
 
+class LateHandoff(Handoff, Protocol):
+    """A hand-off whose decode side may be chosen when prefill has answered.
+
+    What `Engine.handoff` makes where the prefill endpoint's facts say `late_decode`.
+    """
+
+    def bind(self, decode: Endpoint) -> None:
+        """Decode goes to this endpoint, not to the one of the request; told before prefill's answer."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LogHint:
     """A regular expression found in a dying engine's log, and what to tell the operator."""

@@ -63,6 +63,9 @@ class VLLM:
             known["transfer"] = command.family(spec.transfer) or spec.transfer
         if spec.role is Role.PREFILL and "bootstrap" in spec.ports:
             known |= {"bootstrap_host": spec.address, "bootstrap_port": spec.ports["bootstrap"]}
+        if spec.role is Role.PREFILL and known["transfer"] == "nixl":
+            # Decode is sent to only after prefill has answered, and may be chosen as late as that.
+            known |= {"late_decode": True, "lease_s": command.lease_s(spec)}
         return known
 
     def discover(self, role: Role, known: Mapping[str, Any]) -> Mapping[str, HttpCall]:

@@ -103,6 +103,17 @@ def kv_transfer_config(spec: InstanceSpec) -> dict[str, Any] | None:
     return config
 
 
+def lease_s(spec: InstanceSpec) -> float:
+    """Seconds that a NIXL prefill keeps KV for decode, by role or as the topology overrides it."""
+    merged = flags.merge(
+        {"kv-transfer-config": Setting(kv_transfer_config(spec), "role")}, spec.flags, ALIASES
+    )
+    config = flags.as_object(merged["kv-transfer-config"].value) or {}
+    extra = config.get("kv_connector_extra_config")
+    lease = extra.get("kv_lease_duration") if isinstance(extra, dict) else None
+    return float(lease) if isinstance(lease, int | float) else LEASE_S
+
+
 def _flags(spec: InstanceSpec) -> flags.Settings:
     own, role, shape = flags.Settings(), f"role {spec.role.value}", spec.shape
     own.put("plan", served_model_name=spec.served_name, host=spec.bind, port=spec.ports["http"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -48,6 +49,10 @@ class _Legs:
         self._request = request
         self._drop = drop
         self.notes: dict[str, Any] = {}
+
+    def bind(self, decode: Endpoint) -> None:
+        """Decode goes there; told before prefill's answer."""
+        self._request = replace(self._request, decode=decode)
 
     def _leg(
         self,

@@ -12,9 +12,9 @@ from orchestrator.engines.linting import Writer, one_per_pool, sides
 from orchestrator.engines.vllm.command import (
     ALIASES,
     KILL_MARGIN_S,
-    LEASE_S,
     family,
     kv_transfer_config,
+    lease_s,
     shutdown_timeout_s,
 )
 from orchestrator.engines.vllm.known import FLAGS, VERSION
@@ -181,21 +181,17 @@ def _prefills(writer: Writer) -> Iterator[Problem]:
                 hint=f"use {spec.shape.dp} instances with dp: 1",
                 field="dp",
             )
-        merged = flags.merge(
-            {"kv-transfer-config": Setting(kv_transfer_config(spec), "role")}, spec.flags, ALIASES
-        )
-        config = flags.as_object(merged["kv-transfer-config"].value) or {}
-        extra = config.get("kv_connector_extra_config") or {}
-        lease = extra.get("kv_lease_duration", LEASE_S)
+        merged = flags.merge({}, spec.flags, ALIASES)
+        lease = lease_s(spec)
         own = flags.number(merged.get("shutdown-timeout"))
         drain = shutdown_timeout_s(spec) if own is None else own
-        if family(spec.transfer) == "nixl" and isinstance(lease, int | float) and drain < lease:
+        if family(spec.transfer) == "nixl" and drain < lease:
             enough = f"drain_timeout: {int(lease) + KILL_MARGIN_S}s"
             yield writer.problem(
                 spec,
                 "drain-below-lease",
-                f"--shutdown-timeout {drain} is below the lease of {lease} s: stopping a prefill can take KV "
-                "away that decode was promised",
+                f"--shutdown-timeout {drain} is below the lease of {lease:g} s: stopping a prefill can "
+                "take KV away that decode was promised",
                 hint=f"{enough if own is None else f'--shutdown-timeout {int(lease)}'} or more",
                 field="drain_timeout" if own is None else "flags.shutdown-timeout",
                 at=merged.get("shutdown-timeout"),
