@@ -10,7 +10,6 @@ from orchestrator.core.inflight import Ledger, Sums
 from orchestrator.core.prediction import Step
 from orchestrator.core.types import Endpoint
 
-
 SAME = 0.02
 """Steps within 2 % of each other are the same: predictions are not better than that."""
 
