@@ -27,6 +27,7 @@ from orchestrator.router.admin import Admin, Control, Reload
 from orchestrator.router.app import RouterApp
 from orchestrator.router.decisions import DecisionLog
 from orchestrator.router.endpoints import Registry
+from orchestrator.router.hung import Watchdog
 from orchestrator.router.policies import Policies
 from orchestrator.router.replies import wire_error
 from orchestrator.router.rooms import PagedRandom
@@ -377,6 +378,7 @@ async def _run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     await router.start()
+    watchdog = Watchdog(loop)
     # What was made by now lives as long as the process: the collector need not look at it again.
     gc.collect()
     gc.freeze()
@@ -385,6 +387,7 @@ async def _run(
     if on_ready is not None:
         on_ready(router.url)
     await asked.wait()
+    watchdog.stop()
     stopping = asyncio.create_task(router.stop())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.cancel)
