@@ -95,7 +95,9 @@ def test_tests_mirror_the_packages(path: Path) -> None:
     assert any(mentions.search(d) for d in docs), f"no test covers {relative} by name"
 
 
-@pytest.mark.parametrize("group", ["pdctl.policies", "pdctl.engines", "pdctl.launchers", "pdctl.profiles"])
+@pytest.mark.parametrize(
+    "group", ["pdctl.policies", "pdctl.predictors", "pdctl.engines", "pdctl.launchers", "pdctl.profiles"]
+)
 def test_every_registered_plugin_loads(group: str) -> None:
     found = entry_points(group=group)
     assert found
@@ -106,7 +108,7 @@ def test_every_registered_plugin_loads(group: str) -> None:
 def test_every_shipped_policy_is_registered_and_documented() -> None:
     registered = {e.value.partition(":")[0]: e.name for e in entry_points(group="pdctl.policies")}
     text = (ROOT / "docs" / "policies.md").read_text()
-    for kind in ("filters", "scorers", "pickers"):
+    for kind in ("filters", "scorers", "orders", "pickers"):
         for path in sorted((ROOT / "policies" / kind).glob("[!_]*.py")):
             name = registered.get(f"policies.{kind}.{path.stem}")
             assert name, f"{ident(path)} is not registered"

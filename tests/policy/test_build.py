@@ -1,4 +1,4 @@
-"""Profiles from plain data, and the loading of each policy: every mistake is found at once, where it is."""
+"""Immediate and late profiles from plain data, and the loading of policies: all mistakes, where they are."""
 
 import pytest
 
