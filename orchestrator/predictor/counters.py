@@ -10,11 +10,14 @@ from orchestrator.predictor.instance import Instance, Tally
 STEPS = 16
 """Decode steps (or, where steps are not told, gaps) between two readings that tell of a step's time."""
 
-PROMPTS = 16
+PROMPTS = 32
 """Prompts after which what the engine says of its prefill time is held against them."""
 
-MATCH = 0.1
+MATCH = 0.05
 """How far the engine's count of tokens may be from ours for both to mean the same prompts."""
+
+TRUST = 16.0
+"""In the engine's own time of so many prompts together: their noise averages out, a mismatch may be left."""
 
 
 STEADY_TRUST = 0.3
@@ -54,7 +57,7 @@ def _prefill(instance: Instance, load: Load) -> bool:
     whole_s = sum(terms)
     if whole_s <= tally.prompts * floor:
         return False
-    instance.prefill.learn((*(term / whole_s for term in terms), 0.0), log(busy_s / whole_s))
+    instance.prefill.learn((*(term / whole_s for term in terms), 0.0), log(busy_s / whole_s), TRUST)
     return instance.moved(max(1, tally.tokens // tally.prompts), 0)
 
 

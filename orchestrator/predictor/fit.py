@@ -70,7 +70,8 @@ class Fit:
         """Move towards an outcome; the variance of such a prediction before, and of the next one.
 
         `shares` are the terms as shares of all that was predicted: they may sum to less than one, if others'
-        terms are in it, whose variance `other` is. `trust` below one widens the outcome's noise.
+        terms are in it, whose variance `other` is. `trust` below one widens the outcome's noise, above
+        one narrows it.
         """
         cov = self._cov
         lean: list[float] = [sum(map(mul, row, shares)) for row in cov]
@@ -85,13 +86,15 @@ class Fit:
             value = coefs[j] * exp(amount * gain)
             least, most = origin[j] * _LEAST, origin[j] * _MOST
             coefs[j] = least if value < least else most if value > most else value
-        walk = SPEED_WALK * SPEED_WALK * trust if prior < self._speed else 0.0
+        part = min(trust, 1.0)
+        walk = SPEED_WALK * SPEED_WALK * part if prior < self._speed else 0.0
+        alone = SHAPE_WALK * SHAPE_WALK * part
         for i, amount in enumerate(lean):
-            part = amount / total
-            row = cov[i] = [c - part * b + walk for c, b in zip(cov[i], lean, strict=True)]
+            less = amount / total
+            row = cov[i] = [c - less * b + walk for c, b in zip(cov[i], lean, strict=True)]
             if row[i] < self._speed + self._shape[i]:
-                row[i] += SHAPE_WALK * SHAPE_WALK * trust
-        after = prior * (1.0 - prior / total) + walk + self._watch(pulled, trust)
+                row[i] += alone
+        after = prior * (1.0 - prior / total) + walk + self._watch(pulled, part)
         if trust == 1.0:
             self.seen += 1
             self._noises = min(self._noises + 1.0, 60.0)

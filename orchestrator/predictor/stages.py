@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite, log
+from math import isfinite, log
 
 from orchestrator.core.prediction import Accuracy, Curve, Decoded, Exposed, Served, Step
 from orchestrator.core.types import Endpoint, Snapshot
@@ -22,8 +22,11 @@ prompt is ever alone they are all there is."""
 STEADY_TOKENS = 16
 """Tokens after which an answer's mean gap is as good as it gets."""
 
-LONGEST_S, LONGEST_TOKENS = 86_400.0, 100_000_000
-"""No first token takes a day, and no prompt is so long: whoever says so is mistaken."""
+LEAST_S, LONGEST_S = 1e-6, 86_400.0
+"""No first token or step takes less, or a day: whoever says so is mistaken."""
+
+LONGEST_TOKENS, MOST_TOKENS, MOST_BATCH = 100_000_000, 1e12, 1e6
+"""Nor is any prompt so long, a KV cache so large, or a batch."""
 
 MOST_CLASSES = 64
 """Classes whose lengths are kept apart."""
@@ -90,13 +93,13 @@ class StagePredictor:
         tokens = what.prompt_tokens
         if instance is None or decode is None or not 0 < tokens < LONGEST_TOKENS:
             return
-        if not 0.0 < what.first_token_s < LONGEST_S:
+        if not LEAST_S < what.first_token_s < LONGEST_S:
             return
         cached = min(max(0, what.cached_tokens), tokens - 1)
         pair = None if decode is instance else self._pair(instance.endpoint, decode.endpoint)
         wait_s = what.wait_s if 0.0 < what.wait_s < LONGEST_S else 0.0
         trust = 1.0 if what.alone else CROWDED
-        if pair is not None and what.prefill_s is not None and 0.0 < what.prefill_s < what.first_token_s:
+        if pair is not None and what.prefill_s is not None and LEAST_S < what.prefill_s < what.first_token_s:
             learned = _apart(instance, pair, what, what.prefill_s, tokens, cached, wait_s, trust)
         else:
             learned = _together(instance, pair, what, tokens, cached, wait_s, trust)
@@ -145,7 +148,7 @@ class StagePredictor:
             return
         step_s = what.seconds / what.tokens
         batch, held = max(1.0, what.batch), max(0.0, what.context_tokens)
-        if 0.0 < step_s < inf and batch < inf and held < inf:
+        if LEAST_S < step_s < LONGEST_S and batch < MOST_BATCH and held < MOST_TOKENS:
             trust = min(1.0, what.tokens / STEADY_TOKENS)
             if instance.stepped(batch, held, step_s, trust):
                 self.version += 1
@@ -239,7 +242,7 @@ def _apart(
     wait_s: float, trust: float,
 ) -> tuple[float, float]:  # fmt: skip
     """Learn from prefill and hand-off, each by its own time; the variance of both, before and after."""
-    terms, computing_s = instance.terms(tokens, cached, max(ended_s - wait_s, _LEAST_S))
+    terms, computing_s = instance.terms(tokens, cached, max(ended_s - wait_s, LEAST_S))
     whole_s = wait_s + computing_s
     off = log(ended_s / whole_s)
     unsure, later = instance.prefill.learn([term / whole_s for term in terms], off, trust)
@@ -263,7 +266,7 @@ def _together(
     parts = (0.0, 0.0) if pair is None else pair.terms(tokens)
     handing_s = parts[0] + parts[1]
     total_s = what.first_token_s
-    terms, computing_s = instance.terms(tokens, cached, max(total_s - wait_s - handing_s, _LEAST_S))
+    terms, computing_s = instance.terms(tokens, cached, max(total_s - wait_s - handing_s, LEAST_S))
     whole_s = wait_s + computing_s + handing_s
     shares = [term / whole_s for term in terms]
     off = log(total_s / whole_s)
@@ -278,7 +281,6 @@ def _together(
     return unsure + handing, later + handing_later
 
 
-_LEAST_S = 1e-6
 _ALL = "\0all"
 _NO_LENGTHS = Lengths()
 _STRANGER = Tail(None, SPREAD_SD, QUEUE_SD**2)

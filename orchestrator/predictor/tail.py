@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from math import exp, log, sqrt
+from math import exp, inf, log, nan, sqrt
 from statistics import NormalDist
 
 JITTER_S = 0.002
@@ -46,7 +46,9 @@ _NORMAL = NormalDist()
 
 
 def score(actual_s: float, predicted_s: float) -> float:
-    """The residual of one prediction: how far off in logarithms, small times damped."""
+    """The residual of one prediction: how far off in logarithms, small times damped; nan if it was none."""
+    if not (actual_s < inf and predicted_s < inf):
+        return nan
     return log((max(actual_s, 0.0) + JITTER_S) / (max(predicted_s, 0.0) + JITTER_S))
 
 

@@ -1,8 +1,8 @@
 """What the predictor promises: its tails hold and its medians are near, on engines it knows little of.
 
-The engines (tests/support/guessed_fleet.py) share no code with what is fitted to them: layers and chunks with a
-floor under each step, speed factors from 0.7 to 1.5, log-normal noise of 0.1, and everything 1.3 times as slow
-from half-way on. Covers stages, instance, handoff, pool, waiting and tail together.
+The engines (tests/support/guessed_fleet.py) share no code with what is fitted to them: layers and chunks with
+a floor under each step, speed factors from 0.7 to 1.5, log-normal noise of 0.1, and everything 1.3 times as
+slow from half-way on. Covers stages, instance, handoff, pool, waiting and tail together.
 """
 
 from __future__ import annotations
