@@ -27,8 +27,8 @@ Done = Callable[[Due, Ready, RequestError | None, str | None], None]
 def idle(road: Road, due: Due) -> Ready:
     """Idle connections for the legs, up to the first that there is none for. Raises NoCapacity."""
     ready: Ready = []
-    for _, leg in due:
-        place = road.place(leg.endpoint)
+    places = [road.place(leg.endpoint) for _, leg in due]
+    for place in places:
         connection = road.pool.take(place.host, place.port)
         if connection is None:
             break
@@ -44,9 +44,15 @@ def unused(ready: Sequence[tuple[Place, Connection]]) -> None:
 
 def make(road: Road, due: Due, ready: Ready, done: Done) -> asyncio.Task[None]:
     """Make the connections that are not `ready`, then call `done`; cancelling gives all of them back."""
+
+    def over(task: asyncio.Task[None]) -> None:
+        road.connects.discard(task)
+        if task.cancelled():  # perhaps before its first step
+            unused(ready)
+
     task = asyncio.get_running_loop().create_task(_make(road, due, ready, done))
     road.connects.add(task)
-    task.add_done_callback(road.connects.discard)
+    task.add_done_callback(over)
     return task
 
 
@@ -67,7 +73,6 @@ async def _make(road: Road, due: Due, ready: Ready, done: Done) -> None:
     except Exception:
         log.exception("connecting failed on a bug")
         failure = RequestError("internal error", reason="internal")
-    finally:
-        if len(ready) < len(due):
-            unused(ready)
+    if failure is not None:
+        unused(ready)
     done(due, ready, failure, endpoint)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.wire.connection import (
+    AnswerHead,
     BadAnswer,
     ConnectError,
     Connection,
@@ -16,6 +17,7 @@ from orchestrator.wire.connection import (
     WireError,
     request_head,
 )
+from orchestrator.wire.heads import Heads
 
 __all__ = [
     "BadAnswer",
@@ -56,6 +58,7 @@ class Pool:
     def __init__(self, *, connect_timeout_s: float = 2.0, max_idle: int = 1024) -> None:
         self.loop = asyncio.get_running_loop()
         self.stats = PoolStats()
+        self.heads: Heads[AnswerHead] = Heads()
         self._connect_timeout_s = connect_timeout_s
         self._max_idle = max_idle
         self._open: set[Connection] = set()

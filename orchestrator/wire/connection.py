@@ -6,11 +6,13 @@ import asyncio
 import select
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import httptools
 
 from orchestrator.errors import PdctlError
+from orchestrator.wire.heads import Heads, Key, whole
+from orchestrator.wire.reader import FRAMING
 
 MAX_HEAD_BYTES = 256 * 1024
 """An answer whose head is longer is not an engine's."""
@@ -62,7 +64,8 @@ class Sink(Protocol):
     """Receives one answer: a head, any number of body pieces, then exactly one of end and failure."""
 
     def on_head(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> None:
-        """Status and headers (lower-case names); interim 1xx answers are never shown."""
+        """Status and headers (lower-case names, without those of the framing); interim 1xx answers are
+        never shown."""
         ...
 
     def on_body(self, data: bytes) -> None:
@@ -78,10 +81,19 @@ class Sink(Protocol):
         ...
 
 
+class AnswerHead(NamedTuple):
+    """The head of an answer, without the framing; `keep`: the connection may be used again after it."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    keep: bool
+
+
 class Home(Protocol):
-    """The pool as its connections see it."""
+    """The pool as its connections see it; `heads` are those that any of them has read."""
 
     loop: asyncio.AbstractEventLoop
+    heads: Heads[AnswerHead]
 
     def opened(self, connection: Connection) -> None:
         """A connection was made."""
@@ -110,9 +122,9 @@ class Connection(asyncio.Protocol):
     """One connection to an engine, good for one call at a time; it returns to its pool by itself."""
 
     __slots__ = (
-        "_asked", "_complete", "_framed", "_fresh_head", "_head_bytes", "_headers", "_idle_since_s", "_keep",
-        "_loop", "_parser", "_parts", "_paused", "_pool", "_sent", "_sink", "_spoke_first", "_status",
-        "_transport", "_unwanted", "expires_s", "idle_s", "key", "reused",
+        "_asked", "_complete", "_framed", "_fresh", "_fresh_head", "_head_bytes", "_headers",
+        "_idle_since_s", "_keep", "_loop", "_parser", "_parts", "_paused", "_pool", "_sent", "_sink",
+        "_spoke_first", "_status", "_transport", "_unwanted", "expires_s", "idle_s", "key", "reused",
     )  # fmt: skip
 
     def __init__(self, pool: Home, key: tuple[str, int], idle_s: float) -> None:
@@ -133,6 +145,7 @@ class Connection(asyncio.Protocol):
         self._clear()
 
     def _clear(self) -> None:
+        self._fresh = True
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
@@ -234,6 +247,23 @@ class Connection(asyncio.Protocol):
             self._spoke_first = not self._asked
             self.abort()
             return
+        key, start = None, 0
+        if self._fresh:
+            # Most whole answers come in one piece, under a head that was read before.
+            self._fresh = False
+            found = whole(data)
+            if found is not None:
+                key, start = found
+                head = self._pool.heads.get(key)
+                if head is not None:
+                    self._pass_on(head, data[start:])
+                    self._keep = head.keep
+                    self._finish()
+                    return
+        self._parse(data, key, len(data) - start)
+
+    def _parse(self, data: bytes, key: Key | None, body_bytes: int) -> None:
+        """Read on with the parser; `key`: this is the whole answer, if its body has `body_bytes`."""
         broken: Exception | None = None
         try:
             self._parser.feed_data(data)
@@ -245,13 +275,17 @@ class Connection(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 broken = ValueError(f"the head is over {MAX_HEAD_BYTES} bytes")
+        body = b""
+        if self._parts:
+            body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            self._parts = []
+        head = None
         if self._fresh_head:
             self._fresh_head = False
-            self._sink.on_head(self._status, tuple(self._headers))
-        if self._parts:
-            parts, self._parts = self._parts, []
-            if self._sink is not None:
-                self._sink.on_body(parts[0] if len(parts) == 1 else b"".join(parts))
+            head = AnswerHead(self._status, tuple(self._headers), self._keep)
+            if key is not None and self._complete and not broken and len(body) == body_bytes:
+                self._pool.heads.keep(key, head)
+        self._pass_on(head, body)
         if broken is not None:
             message = f"the engine's answer is not valid HTTP/1.1: {broken}"
             self._fail(BadAnswer(message, progress=self._progress()))
@@ -259,8 +293,17 @@ class Connection(asyncio.Protocol):
         elif self._complete:
             self._finish()
 
+    def _pass_on(self, head: AnswerHead | None, body: bytes) -> None:
+        """Tell the sink of a head and some of the body, until it does not want to hear more."""
+        if head is not None and self._sink is not None:
+            self._sink.on_head(head.status, head.headers)
+        if body and self._sink is not None:
+            self._sink.on_body(body)
+
     def _finish(self) -> None:
         sink, self._sink = self._sink, None
+        if sink is None:
+            return
         transport = self._transport
         if transport is not None:
             # An early answer to a request not yet fully sent leaves the connection in no known state.
@@ -270,8 +313,7 @@ class Connection(asyncio.Protocol):
                 self._rest()
             else:
                 transport.close()
-        if sink is not None:
-            sink.on_end()
+        sink.on_end()
 
     def _rest(self) -> None:
         self._idle_since_s = self._loop.time()
@@ -300,9 +342,10 @@ class Connection(asyncio.Protocol):
         if self._status:
             return
         name = name.lower()
-        if name in (b"content-length", b"transfer-encoding"):
+        if name in FRAMING:
             self._framed = True
-        self._headers.append((name, value))
+        else:
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The head is whole; interim answers are forgotten."""

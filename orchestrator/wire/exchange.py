@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Protocol
 
+from orchestrator.wire.reader import RequestHead
+
 Headers = Sequence[tuple[bytes, bytes]]
 
 SERVER = b"pdctl"
@@ -53,44 +55,25 @@ class Peer(Protocol):
 class Exchange:
     """One whole request and its answer.
 
-    `headers` have lower-case names in the order they came. `path` is the target without its query.
-    The answer is either one `respond`, or `start`, any number of `write`, and `end`. Once the client is
-    gone (`closed`) everything sent is dropped. `on_close` fires at most once, when the client leaves
-    before the answer ended; `on_pause` and `on_resume` when it reads too slowly and when it has caught up.
+    `headers` have lower-case names in the order they came, without those of the framing. `path` is the
+    target without its query. The answer is either one `respond`, or `start`, any number of `write`, and
+    `end`. Once the client is gone (`closed`) everything sent is dropped. `on_close` fires at most once, when
+    the client leaves before the answer ended; `on_pause` and `on_resume` when it reads too slowly and when
+    it has caught up.
     """
 
     __slots__ = (
-        "_bare", "_chunked", "_keep", "_left", "_peer", "body", "closed", "ended", "headers", "http10",
-        "method", "on_close", "on_pause", "on_resume", "path", "paused", "peer", "query", "started", "target",
+        "_bare", "_chunked", "_keep", "_left", "_peer", "body", "closed", "ended", "head", "on_close",
+        "on_pause", "on_resume", "paused", "peer", "started",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        peer: Peer,
-        *,
-        method: str,
-        target: bytes,
-        headers: tuple[tuple[bytes, bytes], ...],
-        body: bytes,
-        address: str,
-        http10: bool,
-        keep_alive: bool,
-    ) -> None:
+    def __init__(self, peer: Peer, head: RequestHead, body: bytes, address: str, keep_alive: bool) -> None:
         self._peer = peer
-        self.method = method
-        self.target = target
-        origin = target
-        if not target.startswith(b"/") and b"://" in target:
-            _, slash, rest = target.partition(b"://")[2].partition(b"/")
-            origin = slash + rest if slash else b"/"
-        path, _, self.query = origin.partition(b"?")
-        self.path = path.decode("latin-1")
-        self.headers = headers
+        self.head = head
         self.body = body
         self.peer = address
-        self.http10 = http10
         self._keep = keep_alive
-        self._bare = method == "HEAD"
+        self._bare = head.method == "HEAD"
         self._chunked = False
         self._left: int | None = None
         self.started = False
@@ -101,9 +84,34 @@ class Exchange:
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
 
+    @property
+    def method(self) -> str:
+        """The method, as it came."""
+        return self.head.method
+
+    @property
+    def target(self) -> bytes:
+        """The request target, as it came."""
+        return self.head.target
+
+    @property
+    def path(self) -> str:
+        """The target's path."""
+        return self.head.path
+
+    @property
+    def query(self) -> bytes:
+        """What follows the target's question mark."""
+        return self.head.query
+
+    @property
+    def headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """See above."""
+        return self.head.headers
+
     def header(self, name: bytes) -> bytes | None:
         """The first value of the header called `name` (lower-case), or None."""
-        for key, value in self.headers:
+        for key, value in self.head.headers:
             if key == name:
                 return value
         return None
@@ -136,7 +144,7 @@ class Exchange:
         if self.started:
             raise RuntimeError("the answer was already begun")
         self.started = True
-        if length is None and self.http10:
+        if length is None and self.head.http10:
             self._keep = False
         if status in _BODILESS:
             self._bare, length = True, None
@@ -146,7 +154,7 @@ class Exchange:
         if length is not None:
             self._left = length
             head += b"content-length: %d\r\n" % length
-        elif status not in _BODILESS and not self.http10:
+        elif status not in _BODILESS and not self.head.http10:
             self._chunked = True
             head += b"transfer-encoding: chunked\r\n"
         self._peer.send(head + b"\r\n")
@@ -193,6 +201,6 @@ class Exchange:
             head += b"%b: %b\r\n" % header
         if not self._keep:
             head += b"connection: close\r\n"
-        elif self.http10:
+        elif self.head.http10:
             head += b"connection: keep-alive\r\n"
         return head

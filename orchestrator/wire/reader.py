@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import httptools
 
+from orchestrator.wire.heads import Heads, whole
+
+FRAMING = frozenset((b"content-length", b"transfer-encoding"))
+"""Headers that say where a body ends, and mean nothing once it is there."""
+
 
 class Refused(Exception):
     """The request cannot be taken: the HTTP status and message it is refused with."""
@@ -14,23 +19,59 @@ class Refused(Exception):
         self.message = message
 
 
+class RequestHead:
+    """A request's head. Many requests may share one, so that all but `memo` stays as it is.
+
+    `path` and `query` are parts of `target`. `headers` have lower-case names, in the order they came, and
+    are without those of the framing. `memo` is the handler's: what it worked out of this head for the next
+    request that has it.
+    """
+
+    __slots__ = ("headers", "http10", "keep_alive", "memo", "method", "path", "query", "target")
+
+    def __init__(
+        self,
+        method: str,
+        target: bytes,
+        headers: tuple[tuple[bytes, bytes], ...],
+        http10: bool,
+        keep_alive: bool,
+    ) -> None:
+        self.method = method
+        self.target = target
+        origin = target
+        if not target.startswith(b"/") and b"://" in target:
+            _, slash, rest = target.partition(b"://")[2].partition(b"/")
+            origin = slash + rest if slash else b"/"
+        path, _, self.query = origin.partition(b"?")
+        self.path = path.decode("latin-1")
+        self.headers = headers
+        self.http10 = http10
+        self.keep_alive = keep_alive
+        self.memo: object = None
+
+
 class RequestReader:
     """The request being read; llhttp alone decides where it ends, so nothing can disagree with it.
 
-    `in_head` and `in_body` say how far it is, `complete` that it is whole; `extra` that bytes of a second
-    request came with it. `headers` have lower-case names. `wants_continue`: the client waits for 100
-    Continue before it sends the body.
+    `in_head` and `in_body` say how far it is, `complete` that it is whole, with its `head`; `extra` that
+    bytes of a second request came with it. `headers` have lower-case names. `wants_continue`: the client
+    waits for 100 Continue before it sends the body. A request whose head is among `heads`, which readers may
+    share, and which came in one piece, is taken without the parser.
     """
 
     __slots__ = (
-        "_body", "_max_body", "_max_head", "_parser", "_reframed", "_refusal", "_seen", "_tail", "body_bytes",
-        "complete", "extra", "headers", "http10", "in_body", "in_head", "keep_alive", "method", "target",
+        "_body", "_heads", "_max_body", "_max_head", "_parser", "_reframed", "_refusal", "_seen", "_tail",
+        "body_bytes", "complete", "extra", "head", "headers", "in_body", "in_head", "method", "target",
         "wants_continue",
     )  # fmt: skip
 
-    def __init__(self, *, max_head_bytes: int, max_body_bytes: int) -> None:
+    def __init__(
+        self, *, max_head_bytes: int, max_body_bytes: int, heads: Heads[RequestHead] | None = None
+    ) -> None:
         self._max_head = max_head_bytes
         self._max_body = max_body_bytes
+        self._heads: Heads[RequestHead] = Heads() if heads is None else heads
         self._reframed = True
         self.clear()
 
@@ -45,7 +86,8 @@ class RequestReader:
         self._refusal: Refused | None = None
         self.body_bytes = 0
         self.in_head = self.in_body = self.complete = self.extra = False
-        self.wants_continue = self.http10 = self.keep_alive = False
+        self.wants_continue = False
+        self.head: RequestHead | None = None
         self.method = "GET"
         self.target = b""
         self.headers: list[tuple[bytes, bytes]] = []
@@ -57,14 +99,38 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         """Read on. Raises Refused; the connection must then be closed."""
-        if not self.in_body:
-            if not self.in_head:
-                data = data.lstrip(b"\r\n")
-                if not data:
-                    return
-                self.in_head = True
+        if self.in_body:
+            self._parse(data)
+        elif self.in_head:
             self._bound_head(data)
+            self._parse(data)
+        else:
+            self._begin(data)
+
+    def _begin(self, data: bytes) -> None:
+        """The first bytes of a request, and most often all of them."""
+        found = whole(data)
+        if found is not None:
+            key, start = found
+            head = self._heads.get(key)
+            if head is not None and start <= self._max_head and len(data) - start <= self._max_body:
+                self.head, self.method, self.complete = head, head.method, True
+                self._body = data[start:]
+                return
+        data = data.lstrip(b"\r\n")
+        if not data:
+            return
+        self.in_head = True
+        self._bound_head(data)
         self._parse(data)
+        if found is not None and self._plain and self.body_bytes == len(data) - start:
+            assert self.head is not None
+            self._heads.keep(key, self.head)
+
+    @property
+    def _plain(self) -> bool:
+        """The parser has taken the request whole, and did nothing out of the ordinary for it."""
+        return self.complete and not (self.extra or self._reframed or self.wants_continue)
 
     def _bound_head(self, data: bytes) -> None:
         room = self._max_head - self._seen
@@ -135,26 +201,29 @@ class RequestReader:
         self.in_head, self.in_body = False, True
         parser = self._parser
         self.method = parser.get_method().decode("ascii")
-        self.keep_alive = parser.should_keep_alive()
-        self._refusal = self._check(parser.get_http_version())
+        version = parser.get_http_version()
+        self._refusal = self._check(version)
         if self._refusal is not None:
             raise self._refusal
+        headers = tuple([header for header in self.headers if header[0] not in FRAMING])
+        keep_alive = parser.should_keep_alive()
+        self.head = RequestHead(self.method, self.target, headers, version == "1.0", keep_alive)
 
     def _check(self, version: str) -> Refused | None:
         if version not in ("1.1", "1.0"):
             return Refused(505, "only HTTP/1.1 and HTTP/1.0 are served here")
-        self.http10 = version == "1.0"
+        http10 = version == "1.0"
         hosts = length = 0
         for name, value in self.headers:
             if name == b"host":
                 hosts += 1
             elif name == b"content-length":
                 length = int(value)
-            elif name == b"transfer-encoding" and (value.lower() != b"chunked" or self.http10):
+            elif name == b"transfer-encoding" and (value.lower() != b"chunked" or http10):
                 return Refused(501, "of the transfer codings only `chunked`, alone, is served here")
             elif name == b"expect" and value.lower() == b"100-continue":
-                self.wants_continue = not self.http10
-        if hosts > 1 or (hosts == 0 and not self.http10):
+                self.wants_continue = not http10
+        if hosts > 1 or (hosts == 0 and not http10):
             return Refused(400, "a request must carry exactly one Host header")
         return self._too_large() if length > self._max_body else None
 

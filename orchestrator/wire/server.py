@@ -12,7 +12,8 @@ from math import inf
 from typing import NamedTuple, cast
 
 from orchestrator.wire.exchange import Exchange, Headers, status_line
-from orchestrator.wire.reader import Refused, RequestReader
+from orchestrator.wire.heads import Heads
+from orchestrator.wire.reader import Refused, RequestHead, RequestReader
 
 __all__ = ["Exchange", "Handler", "OnBad", "Refusal", "Server", "WireLimits", "serve"]
 
@@ -80,7 +81,9 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._loop = server.loop
         self._reader = RequestReader(
-            max_head_bytes=limits.max_header_bytes, max_body_bytes=limits.max_body_bytes
+            max_head_bytes=limits.max_header_bytes,
+            max_body_bytes=limits.max_body_bytes,
+            heads=server.heads,
         )
         self._transport: asyncio.Transport | None = None
         self._peer = ""
@@ -153,16 +156,10 @@ class _Connection(asyncio.Protocol):
     def _dispatch(self) -> None:
         self._deadline_s = inf
         server, reader = self._server, self._reader
-        exchange = Exchange(
-            self,
-            method=reader.method,
-            target=reader.target,
-            headers=tuple(reader.headers),
-            body=reader.take_body(),
-            address=self._peer,
-            http10=reader.http10,
-            keep_alive=reader.keep_alive and not server.closing and not reader.extra,
-        )
+        head = reader.head
+        assert head is not None
+        keep_alive = head.keep_alive and not server.closing and not reader.extra
+        exchange = Exchange(self, head, reader.take_body(), self._peer, keep_alive)
         exchange.paused = self._stalled_s != inf
         self._exchange = exchange
         try:
@@ -275,6 +272,7 @@ class Server:
         self.on_bad = on_bad
         self.loop = asyncio.get_running_loop()
         self.connections: set[_Connection] = set()
+        self.heads: Heads[RequestHead] = Heads()
         self.closing = False
         self.port = 0
         self._listener: asyncio.AbstractServer | None = None

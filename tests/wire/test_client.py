@@ -514,3 +514,46 @@ async def test_cancelled_connects_leave_nothing_open() -> None:
         async with asyncio.timeout(GUARD_S):
             while one.pool.stats.open:  # noqa: ASYNC110  as above
                 await asyncio.sleep(0.002)
+
+
+async def test_answers_under_a_head_that_was_read_before() -> None:
+    """The parser sees the first of them only; lengths may differ, and nothing else."""
+    bodies = iter((b"hello", b"hi", b"", b"hel", b"a" * 70_000))
+    heads = iter((b"Content-Length: %d", *[b"content-length: %d"] * 2, b"X: 1\r\nContent-Length: %d", None))
+
+    async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await request(reader)
+            body, head = next(bodies), next(heads) or b"Content-Length: %d"
+            writer.write(OK + head % len(body) + b"\r\n\r\n" + body)
+
+    async with ground(peer) as one:
+        heard = [(await one.call())[0] for _ in range(5)]
+        assert [h.body for h in heard] == [b"hello", b"hi", b"", b"hel", b"a" * 70_000]
+        assert [h.calls for h in heard][2] == ["head", "end"]
+        assert [h.headers for h in heard] == [[], [], [], [(b"x", b"1")], []]
+        assert one.pool.stats.made == 1
+        assert len(one.pool.heads) == 3
+
+
+async def test_a_kept_head_that_asks_to_close_does_so_again() -> None:
+    raw = OK + b"Connection: close\r\nContent-Length: 2\r\n\r\nhi"
+    async with ground(always(raw)) as one:
+        for _ in range(3):
+            heard, _ = await one.call()
+            assert heard.body == b"hi"
+        assert one.pool.stats.made == 3
+
+
+async def test_a_sink_that_aborts_at_a_kept_head_hears_no_more() -> None:
+    async with ground(always(OK + b"Content-Length: 2\r\n\r\nhi")) as one:
+        await one.call()
+        heard = Heard()
+        connection = await one.pool.acquire("127.0.0.1", one.port, 5.0)
+        heard.then = lambda call: connection.abort()
+        connection.send(request_head("POST", "/", "x", (), 0), (), heard)
+        async with asyncio.timeout(GUARD_S):
+            while one.pool.stats.open:  # noqa: ASYNC110  as above
+                await asyncio.sleep(0.002)
+        assert heard.calls == ["head"]
+        assert one.pool.stats.idle == 0
