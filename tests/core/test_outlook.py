@@ -110,6 +110,14 @@ def test_without_a_class_nothing_is_promised():
         assert (context.slo, context.first_token_by_s, limits) == (None, inf, {"u": inf})
 
 
+def test_classes_may_be_replaced():
+    rig = Rig(U)
+    assert rig.made.classes is CLASSES
+    rig.made.classes = {"fast": SloClass("fast", ttft=Target(3.0))}
+    rig.submit("a", slo_class="fast")
+    assert rig.last[0].first_token_by_s == 3.0
+
+
 def test_of_a_bound_on_the_last_token_decoding_is_left_out():
     rig = Rig(U)
     rig.submit("a", slo_class="whole", max_tokens=100)
