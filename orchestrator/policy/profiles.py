@@ -39,6 +39,10 @@ _PREDICTED = [{"use": "predicted-latency", "others": 1.0, "worth": "1h"}]
 
 _IN_TIME = [{"use": "predicted-ttft"}]
 
+# Long prompts are kept to their part of the endpoints, short ones are not: borders that fit long-context
+# traffic then cost short-prompt traffic nothing.
+_BY_SIZE = [{"use": "size-pools", "bounds": [8192, 24_576], "shares": [1, 2, 5], "spill": True}]
+
 # Prefix against queue against memory, each compared with the best candidate's, as llm-d weighs them.
 _WEIGHTED = [
     {"use": "prefix-affinity", "weight": 3.0, "full_tokens": 0},
@@ -98,8 +102,9 @@ PROFILES: Mapping[str, Data] = {
         _ranked(*_PREDICTED, filters=[*_BOUNDED_KV, *_IN_TIME]),
     ),
     "size-pools": _immediate(
-        _ranked({"use": "token-load"}, filters=[{"use": "size-pools"}]),
+        _ranked({"use": "token-load"}, filters=_BY_SIZE),
         _ranked({"use": "token-load"}),
+        _ranked({"use": "token-load"}, filters=_BY_SIZE),
     ),
 }
 """Name to profile. `BASES` says where a profile's missing roles are taken from."""

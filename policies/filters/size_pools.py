@@ -21,6 +21,10 @@ class SizePoolsParams(Params):
     shares: list[float] = Field(default=[])
     """Share of the endpoints for each size, the smallest first; none: equal ones."""
 
+    spill: bool = False
+    """Whether a prompt may also use the endpoints of larger sizes: short ones then have some that long ones
+    never fill, and none stand idle for want of long ones."""
+
     label: str | None = None
     """Instead of the two: the label that holds the most prompt tokens an endpoint serves. One without it
     serves any size."""
@@ -43,7 +47,7 @@ class SizePools:
     """
 
     def __init__(self, params: SizePoolsParams) -> None:
-        self._bounds, self._label = params.bounds, params.label
+        self._bounds, self._label, self._spill = params.bounds, params.label, params.spill
         self._shares = params.shares or [1.0] * (len(params.bounds) + 1)
 
     def filter(
@@ -51,11 +55,11 @@ class SizePools:
     ) -> Sequence[Endpoint]:
         """The candidates of the request's size."""
         if self._label is not None:
-            return _by_label(self._label, request.prompt_tokens, candidates)
+            return _by_label(self._label, request.prompt_tokens, candidates, self._spill)
         size = bisect_left(self._bounds, request.prompt_tokens)
         ordered = sorted(candidates, key=lambda e: e.id)
         first, end = self._borders(len(ordered), size)
-        return ordered[first:end]
+        return ordered[first:] if self._spill else ordered[first:end]
 
     def _borders(self, n: int, size: int) -> tuple[int, int]:
         """Where in `n` endpoints those of `size` begin and end."""
@@ -70,12 +74,13 @@ class SizePools:
         return borders[at], borders[at + 1]
 
 
-def _by_label(label: str, tokens: int, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-    """Those with the least bound that is not below `tokens`; the largest bound where all are below."""
+def _by_label(label: str, tokens: int, candidates: Sequence[Endpoint], spill: bool) -> Sequence[Endpoint]:
+    """Those with the least bound that is not below `tokens`, or with `spill` any such; the largest bound
+    where all are below."""
     bounds = [_bound(e.labels.get(label)) for e in candidates]
     enough = [b for b in bounds if b >= tokens]
     bound = min(enough) if enough else max(bounds)
-    return [e for e, b in zip(candidates, bounds, strict=True) if b == bound]
+    return [e for e, b in zip(candidates, bounds, strict=True) if b == bound or (spill and b > bound)]
 
 
 def _bound(text: str | None) -> float:

@@ -55,6 +55,17 @@ def test_by_a_label_of_the_endpoints():
     assert kept(10**6, endpoints[:2], label="max-prompt") == ["middle"]
 
 
+def test_short_ones_may_spill_over_and_long_ones_may_not():
+    params = {"bounds": [1000, 10_000], "shares": [1, 1, 2], "spill": True}
+    sizes = [kept(tokens, fleet(4), **params) for tokens in (1000, 1001, 10_001)]
+    assert sizes == [["e0", "e1", "e2", "e3"], ["e1", "e2", "e3"], ["e2", "e3"]]
+    endpoints = [make_endpoint("short", labels={"max": "1000"}), make_endpoint("any")]
+    assert [kept(tokens, endpoints, label="max", spill=True) for tokens in (10, 10**5)] == [
+        ["short", "any"],
+        ["any"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("params", "says"),
     [
