@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,8 +17,11 @@ _DEPTH = 12
 _SPARSE_BYTES = 4 * 1024
 """From this size on it is worth asking whether a body is mostly long strings (a document, a data URL)."""
 
-_BYTES_PER_MARK = 256
+_BYTES_PER_MARK = 512
 """Where brackets and strings are further apart, finding the next one with memchr beats the pattern."""
+
+KEYS = 256
+"""Names of fields whose JSON is kept: those that adapters set."""
 
 # A string, in the speed of the engine's single-literal loop. It reads on over a quote with exactly one
 # backslash before it, ends at one with none or two, and refuses to match at three or more, where only
@@ -67,7 +71,7 @@ class JsonBody:
     memchr speed where strings are long.
     """
 
-    __slots__ = ("_items", "_names", "_rest", "fields", "raw")
+    __slots__ = ("_front", "_items", "_names", "_rest", "fields", "raw")
 
     def __init__(self, raw: bytes) -> None:
         try:
@@ -79,7 +83,9 @@ class JsonBody:
         self.raw = raw
         self.fields: dict[str, Any] = fields
         self._names: dict[str, _Span] | None = None
-        self._rest: bytes | None = None  # all after the first brace, for every edit that only adds
+        # Up to the first brace, and all after it, for every edit that only adds.
+        self._front = b""
+        self._rest: bytes | None = None
         self._items = _scan(raw)
         if len(self._items) != len(fields):
             name = _repeated(self._name(_span(item)) for item in self._items)
@@ -108,17 +114,18 @@ class JsonBody:
         sent does nothing.
         """
         fields, raw = self.fields, self.raw
-        if not (fields.keys().isdisjoint(set) and fields.keys().isdisjoint(drop)):
+        names = fields.keys()
+        if not (names.isdisjoint(set) and names.isdisjoint(drop)):
             added = {name: text for name, text in set.items() if name not in fields}
             dropped = (fields.keys() & drop) - set.keys()
             if dropped or len(added) < len(set):
                 return self._rebuild(_front(added), set, dropped)
         if not set:
             return (raw,)
-        front = raw.index(b"{") + 1
         if self._rest is None:
-            self._rest = raw[front:]
-        return (raw[:front] + _front(set) + (b"," if fields else b""), self._rest)
+            front = raw.index(b"{") + 1
+            self._front, self._rest = raw[:front], raw[front:]
+        return (b"%b%b%b" % (self._front, _front(set), b"," if fields else b""), self._rest)
 
     def _rebuild(self, front: bytes, set: Mapping[str, bytes], dropped: Collection[str]) -> tuple[bytes, ...]:
         raw = self.raw
@@ -159,16 +166,21 @@ def quote(value: object) -> bytes:
     return orjson.dumps(value)
 
 
+@lru_cache(KEYS)
+def _key(name: str) -> bytes:
+    return orjson.dumps(name) + b":"
+
+
 def _front(fields: Mapping[str, bytes]) -> bytes:
     """Fields as they stand in an object."""
-    return b",".join([b"%b:%b" % (orjson.dumps(name), text) for name, text in fields.items()])
+    return b",".join([_key(name) + text for name, text in fields.items()])
 
 
 def _scan(raw: bytes) -> list[_Span | re.Match[bytes]]:
     """The top-level fields of a valid JSON object in their order; `_span` says where each lies."""
     at = raw.index(b"{") + 1
     items: list[_Span | re.Match[bytes]] = []
-    if len(raw) < _SPARSE_BYTES or raw.count(b'"') * _BYTES_PER_MARK > len(raw):
+    if len(raw) < _SPARSE_BYTES or not _sparse(raw):
         while found := _ITEM.match(raw, at):
             at = found.end()
             items.append(found)
@@ -179,6 +191,12 @@ def _scan(raw: bytes) -> list[_Span | re.Match[bytes]]:
         items.append(item)
         at = item.end + 1
     return items
+
+
+def _sparse(raw: bytes) -> bool:
+    """Whether strings seem to be long: a guess by three places, on which nothing but time depends."""
+    quarter = len(raw) // 4
+    return all(raw.find(b'"', at, at + _BYTES_PER_MARK) < 0 for at in (quarter, 2 * quarter, 3 * quarter))
 
 
 def _span(item: _Span | re.Match[bytes]) -> _Span:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from orchestrator.core.types import PathKind, RequestView
@@ -32,6 +33,17 @@ class Ask(NamedTuple):
     headers: tuple[tuple[str, str], ...]
 
 
+class Sifted(NamedTuple):
+    """What the headers of a request are to one offer and settings: those that policies may read, those that
+    engines get, and the guarded ones, which were taken out."""
+
+    offer: Offer
+    settings: Settings
+    seen: Mapping[str, str]
+    passed: tuple[tuple[str, str], ...]
+    stripped: tuple[str, ...]
+
+
 class Intake:
     """Reads requests."""
 
@@ -49,9 +61,10 @@ class Intake:
             message = "no responses are kept here: send the whole conversation as `input`"
             raise BadRequest(message, reason="not-stored", param="previous_response_id")
         # Every hand-off leaves these out; what is left to do here is to say that someone tried.
-        for name in offer.guarded_fields & body.fields.keys():
-            self._counts.stripped(name)
-        seen, passed = self._headers(exchange, offer, settings)
+        if not offer.guarded_fields.isdisjoint(body.fields):
+            for name in offer.guarded_fields & body.fields.keys():
+                self._counts.stripped(name)
+        headers = self._headers(exchange, offer, settings)
         prompt = prompt_of(kind, body)
         check_length(prompt, offer.max_model_len)
         offer.check(kind, body)
@@ -62,23 +75,32 @@ class Intake:
             arrived_s=record.arrived_s,
             slo_class=chosen.name,
             tenant=record.tenant,
-            headers=seen,
+            headers=headers.seen,
         )
-        return Ask(read(kind, body, model, prompt, settings.seed, asked), body, prompt, offer, passed)
+        view = read(kind, body, model, prompt, settings.seed, asked)
+        return Ask(view, body, prompt, offer, headers.passed)
 
-    def _headers(
-        self, exchange: Exchange, offer: Offer, settings: Settings
-    ) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
-        """The headers that policies may read, and those that engines get."""
-        seen: dict[str, str] = {}
-        passed = []
-        guarded, wanted = offer.guarded_headers, settings.seen
-        for name, value in exchange.headers:
-            if name in guarded:
-                self._counts.stripped(name.decode("latin-1"))
-            elif name in wanted:
-                header = (name.decode("latin-1"), value.decode("latin-1"))
-                seen[header[0]] = header[1]
-                if name in settings.passed:
-                    passed.append(header)
-        return seen, tuple(passed)
+    def _headers(self, exchange: Exchange, offer: Offer, settings: Settings) -> Sifted:
+        """The request's headers, sifted once for all requests that share their head."""
+        memo = exchange.head.memo
+        if isinstance(memo, Sifted) and memo.offer is offer and memo.settings is settings:
+            found = memo
+        else:
+            found = exchange.head.memo = _sift(exchange, offer, settings)
+        for name in found.stripped:
+            self._counts.stripped(name)
+        return found
+
+
+def _sift(exchange: Exchange, offer: Offer, settings: Settings) -> Sifted:
+    seen: dict[str, str] = {}
+    passed, stripped = [], []
+    for name, value in exchange.headers:
+        if name in offer.guarded_headers:
+            stripped.append(name.decode("latin-1"))
+        elif name in settings.seen:
+            header = (name.decode("latin-1"), value.decode("latin-1"))
+            seen[header[0]] = header[1]
+            if name in settings.passed:
+                passed.append(header)
+    return Sifted(offer, settings, seen, tuple(passed), tuple(stripped))

@@ -88,20 +88,27 @@ def model_of(body: JsonBody, models: Sequence[str]) -> str:
 
 def prompt_of(kind: PathKind, body: JsonBody) -> Prompt:
     """The prompt of a request, estimated as far as the client sent text."""
-    names = [name for name in _PROMPTS[kind] if body.fields.get(name) is not None]
-    text = body.text(names[0]) if len(names) == 1 else b"".join(map(body.text, names))
-    main = body.fields.get(names[-1]) if names else None
-    lists = _token_lists(main)
-    if lists is not None:
-        sizes = [len(one) for one in lists]
-        return Prompt(text, sum(sizes), max(sizes, default=0), True, max(1, len(sizes)))
-    if isinstance(main, list) and main and isinstance(main[0], str) and set(map(type, main)) == {str}:
-        return Prompt(text, _tokens(len(text)), _tokens(max(map(len, main))), False, len(main))
-    tokens = _tokens(len(text))
-    if isinstance(main, list):
-        media_bytes, media = _media(main)
-        frame = MESSAGE_BYTES * len(main)
-        tokens = _tokens(max(0, len(text) - media_bytes - frame)) + media * MEDIA_TOKENS
+    fields = body.fields
+    text, main = b"", None
+    for name in _PROMPTS[kind]:
+        value = fields.get(name)
+        if value is not None:
+            main = value
+            text = text + body.text(name) if text else body.text(name)
+    if not isinstance(main, list) or not main:
+        tokens = -(-len(text) // BYTES_PER_TOKEN)
+        return Prompt(text, tokens, tokens, False, 1)
+    first = main[0]
+    if not isinstance(first, dict):
+        lists = _token_lists(main)
+        if lists is not None:
+            sizes = [len(one) for one in lists]
+            return Prompt(text, sum(sizes), max(sizes, default=0), True, max(1, len(sizes)))
+        if isinstance(first, str) and set(map(type, main)) == {str}:
+            return Prompt(text, _tokens(len(text)), _tokens(max(map(len, main))), False, len(main))
+    media_bytes, media = _media(main)
+    size = max(0, len(text) - media_bytes - MESSAGE_BYTES * len(main))
+    tokens = -(-size // BYTES_PER_TOKEN) + media * MEDIA_TOKENS
     return Prompt(text, tokens, tokens, False, 1)
 
 
@@ -111,9 +118,11 @@ def read(kind: PathKind, body: JsonBody, model: str, prompt: Prompt, seed: int, 
     sampling = fields.get("sampling_params") if kind is PathKind.GENERATE else fields
     if not isinstance(sampling, dict):
         sampling = {}
-    samples = _count(sampling, "n", 1)
-    if not 1 <= samples * prompt.number <= MAX_CHOICES:
-        message = f"asks for {samples * prompt.number} answers; at most {MAX_CHOICES} in one request"
+    choices = prompt.number
+    if sampling.get("n") is not None:
+        choices *= _count(sampling, "n", 1)
+    if not 1 <= choices <= MAX_CHOICES:
+        message = f"asks for {choices} answers; at most {MAX_CHOICES} in one request"
         raise BadRequest(message, param="n")
     limit = NO_LIMIT_TOKENS.get(kind, OPEN_ENDED_TOKENS)
     for name in _LIMITS:
@@ -128,7 +137,7 @@ def read(kind: PathKind, body: JsonBody, model: str, prompt: Prompt, seed: int, 
         prompt_tokens=prompt.tokens,
         max_tokens=limit,
         stream=fields.get("stream") is True,
-        n=samples * prompt.number,
+        n=choices,
         slo_class=asked.slo_class,
         tenant=asked.tenant,
         block_hashes=chain(seed, prompt.text, BLOCK_BYTES),
@@ -172,7 +181,9 @@ def _media(messages: Sequence[Any]) -> tuple[int, int]:
     size = count = 0
     for message in messages:
         content = message.get("content") if isinstance(message, dict) else None
-        for part in content if isinstance(content, list) else ():
+        if not isinstance(content, list):
+            continue
+        for part in content:
             if not isinstance(part, dict) or isinstance(part.get("text"), str):
                 continue
             count += 1

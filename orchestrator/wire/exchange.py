@@ -111,10 +111,7 @@ class Exchange:
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of the header called `name` (lower-case), or None."""
-        for key, value in self.head.headers:
-            if key == name:
-                return value
-        return None
+        return self.head.first.get(name)
 
     def respond(self, status: int, body: bytes, headers: Headers = (), lines: bytes = b"") -> None:
         """Give the whole answer; `lines` are more headers, as they stand in a head.

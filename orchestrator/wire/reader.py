@@ -23,11 +23,11 @@ class RequestHead:
     """A request's head. Many requests may share one, so that all but `memo` stays as it is.
 
     `path` and `query` are parts of `target`. `headers` have lower-case names, in the order they came, and
-    are without those of the framing. `memo` is the handler's: what it worked out of this head for the next
+    are without those of the framing; `first` is the first value of each. `memo` is the handler's: what it worked out of this head for the next
     request that has it.
     """
 
-    __slots__ = ("headers", "http10", "keep_alive", "memo", "method", "path", "query", "target")
+    __slots__ = ("first", "headers", "http10", "keep_alive", "memo", "method", "path", "query", "target")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class RequestHead:
         path, _, self.query = origin.partition(b"?")
         self.path = path.decode("latin-1")
         self.headers = headers
+        self.first = dict(reversed(headers))
         self.http10 = http10
         self.keep_alive = keep_alive
         self.memo: object = None
