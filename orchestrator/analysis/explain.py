@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from orchestrator.analysis.records import Record
-from orchestrator.core.late.pricing import TOO_LATE_S
 
 SHOWN = 8
 """Candidates of a choice that are listed; the rest is counted."""
@@ -139,9 +138,9 @@ def _total(one: Mapping[str, Any], seconds: bool) -> str:
     if not seconds:
         parts = [f"{name} {_share(value)}" for name, value in one["parts"].items()]
         return f"{_share(one['total']):>9}" + (f" = {' + '.join(parts)}" if len(parts) > 1 else "")
-    late = one["total"] >= TOO_LATE_S
-    parts = [f"{name} {_ms(value % TOO_LATE_S)}" for name, value in one["parts"].items()]
-    total = f"{_ms(one['total'] % TOO_LATE_S):>9}" + (f" = {' + '.join(parts)}" if len(parts) > 1 else "")
+    late = one["parts"].get("late", 0.0)
+    parts = [f"{name} {_ms(value)}" for name, value in one["parts"].items() if name != "late"]
+    total = f"{_ms(one['total'] - late):>9}" + (f" = {' + '.join(parts)}" if len(parts) > 1 else "")
     return f"{total} (too late for its promise)" if late else total
 
 

@@ -124,6 +124,7 @@ class RouterApp:
         """Serve by `plan` from now on; requests under way go on by the old one."""
         settings = Settings.of(plan, policy_headers)
         self._dispatch.settings = settings
+        self._dispatch.tenants.replace(settings.tenants)
         self._dispatch.road = self._road(settings)
 
     async def close(self) -> None:

@@ -45,6 +45,7 @@ class Desk:
         self._wants = wants
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, Told] = {}
+        self._bound: dict[str, Told] = {}
         self._undelivered: deque[Decision] = deque()
         self._delivering = False
         self._timer: asyncio.TimerHandle | None = None
@@ -69,6 +70,10 @@ class Desk:
         self._waiting[view.id] = told
         self._deliver(decisions)
 
+    def expect(self, request_id: str, told: Told) -> None:
+        """`told` hears of the Bind or Spent after a provisional Assign, if it is not finished first."""
+        self._bound[request_id] = told
+
     def withdraw(self, request_id: str) -> None:
         """The client has left; nothing happens if there was a decision."""
         if self._waiting.pop(request_id, None) is not None:
@@ -80,6 +85,7 @@ class Desk:
 
     def finish(self, outcome: Outcome) -> None:
         """The request, or one attempt at it, is over."""
+        self._bound.pop(outcome.request_id, None)
         self._deliver(self._scheduler.finish(outcome, self._clock.now_s()))
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -108,7 +114,8 @@ class Desk:
                             if self._poll is not None:
                                 self._poll(decision.endpoint)
                             continue
-                        told = self._waiting.pop(decision.request_id, None)
+                        waiting = self._waiting if isinstance(decision, Assign | Reject) else self._bound
+                        told = waiting.pop(decision.request_id, None)
                         if told is not None:
                             told(decision)
                 finally:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
-from orchestrator.core.contracts import Assign, Decision, Reject
+from orchestrator.core.contracts import Assign, Bind, Decision, Reject
 from orchestrator.core.slo import SloClass
+from orchestrator.core.tenants import Tenants
 from orchestrator.core.types import End, Outcome, PathKind, RequestView
 from orchestrator.errors import NoCapacity, Overloaded, RequestError
 from orchestrator.router import handover, intake, replies
@@ -73,6 +74,7 @@ class Dispatch:
         self.counts = counts
         self.recorder = recorder
         self.budget = RetryBudget()
+        self.tenants = Tenants(settings.tenants)
         self.lives: set[Life] = set()
         self._rng = rng
 
@@ -129,8 +131,14 @@ class Life(Record):
         self._view = self.view = view
         self.attempts += 1
         self.submitted = True
+        home = self._home
         try:
-            self._home.desk.submit(view, self._decided)
+            if not home.tenants.idle:
+                refused = home.tenants.submit(self.id, self.tenant, home.road.clock.now_s())
+                if refused is not None:
+                    self._decided(refused)
+                    return
+            home.desk.submit(view, self._decided)
         except Exception:  # noqa: BLE001  a bug costs one request and no other
             self._crash()
 
@@ -144,15 +152,38 @@ class Life(Record):
                 raise refusal(decision)
             assert isinstance(decision, Assign)
             self.assign, self.route = decision, decision.route
+            home.tenants.assigned(self.id, home.road.clock.now_s())
             home.counts.stage("queue", queued_s)
             items = handover.plan(
                 home.registry, self._take_rooms, self.exchange.path, self, self._ask, decision.route
             )
             answer = handover.answer(self.exchange, self, self._ask, len(items))
-            self._unit = Unit(home.road, self, answer, items, self._complete, self._broke)
+            late = decision.provisional
+            if late:
+                home.desk.expect(self.id, self._rebound)
+            self._unit = Unit(home.road, self, answer, items, self._complete, self._broke, late)
             self._unit.start()
         except RequestError as error:
             self._fail(error)
+        except Exception:  # noqa: BLE001  a bug costs one request and no other
+            self._crash()
+
+    def _rebound(self, decision: Decision) -> None:
+        """Prefill is done, and the scheduler names who decodes; or gives the hand-off up."""
+        unit = self._unit
+        if unit is None:
+            return
+        try:
+            if not isinstance(decision, Bind):
+                unit.unbound()
+                return
+            decode = self._home.registry.get(decision.route.decode)
+            self.bind, self.route = decision, decision.route
+            if decode is None:
+                raise NoCapacity(f"{decision.route.decode} has just been removed", reason="endpoint-removed")
+            unit.bound(decode)
+        except RequestError as error:
+            self._broke(error)
         except Exception:  # noqa: BLE001  a bug costs one request and no other
             self._crash()
 
@@ -163,8 +194,12 @@ class Life(Record):
     def _complete(self) -> None:
         """Every leg is over, and the client has everything."""
         assert self._unit is not None
-        self.usage = self._unit.usage()
-        self._close()
+        try:
+            self.usage = self._unit.usage()
+        except Exception:  # noqa: BLE001  as above; the client has everything
+            self._crash()
+        else:
+            self._close()
 
     def _broke(self, error: RequestError) -> None:
         """The legs have failed: once more elsewhere if they have run nowhere."""
@@ -234,9 +269,11 @@ class Life(Record):
         home.lives.remove(self)
         self.exchange.on_close = None
         self._release()
-        outcome = self.outcome(home.road.clock.now_s())
+        now_s = home.road.clock.now_s()
+        outcome = self.outcome(now_s)
         if self.submitted:
             home.desk.finish(outcome)
+            home.tenants.finished(self.id, now_s)
         home.counts.request_done(outcome, self.kind, self.model)
         if home.recorder is not None:
             name = None if self.view is None else self.view.slo_class

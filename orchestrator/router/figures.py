@@ -1,10 +1,11 @@
-"""What the prefix index counts, as metrics."""
+"""What the prefix index and the predictor count of themselves, as metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from orchestrator.core.prediction import Accountable, Predictor
 from orchestrator.core.prefix import PrefixIndex
 from orchestrator.core.prefixcheck import PrefixCheck
 from orchestrator.metrics import RouterMetrics
@@ -13,8 +14,11 @@ Check = Callable[[], PrefixCheck]
 Values = Mapping[tuple[str, ...], float]
 
 
-def follow(metrics: RouterMetrics, check: Check) -> None:
-    """Have `metrics` read what the PrefixCheck in use has counted, and what its index holds."""
+def follow(metrics: RouterMetrics, check: Check, predictor: Predictor) -> None:
+    """Have `metrics` read what the PrefixCheck in use has counted and its index holds, and how good the
+    predictor was, if it keeps books of that."""
+    if isinstance(predictor, Accountable):
+        metrics.watch_predictions(predictor.report)
     for field in ("prompt", "hit", "ceiling"):
         metrics.follow(f"pdctl_prefix_{field}_tokens_total", partial(_hits, check, field))
     for field in ("predicted", "reported", "wrong"):

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
 
-from orchestrator.core.types import End, LegEvent, LegKind, PathKind
-from orchestrator.engines.base import HandoffFailed, Leg
+from orchestrator.core.types import End, Endpoint, LegEvent, LegKind, PathKind
+from orchestrator.engines.base import HandoffFailed, LateHandoff, Leg
 from orchestrator.errors import LegFailed, NoCapacity, RequestError
 from orchestrator.router import connects
 from orchestrator.router.answer import Answer
 from orchestrator.router.connects import Due, Ready
-from orchestrator.router.legs import Call, Item, leg_name
+from orchestrator.router.legs import Call, Item, fault, leg_name, pause, resume
 from orchestrator.router.record import Record
 from orchestrator.router.road import Road
 from orchestrator.router.stages import overdue
-from orchestrator.router.stream import Stream, Usage, is_error, unfit
+from orchestrator.router.stream import Stream, Usage
 from orchestrator.wire.client import Progress, WireError
 from orchestrator.wire.exchange import Exchange
 
@@ -36,11 +38,12 @@ class Unit:
     connection closed, and the engine told where it has a call for that. There is no task: callbacks do all
     of the work, `_go_on` is the last act of each, and the end is told once, by `over` or `broke`, unless
     `stop` came first. Only a connection that must be made first is waited for, in a task of its own.
+    `late`: who decodes is told by `bound`, once prefill is done.
     """
 
     __slots__ = (
-        "_answer", "_broke", "_calls", "_connecting", "_due", "_failure", "_items", "_over", "_over_s",
-        "_record", "_road", "closed", "exchange", "failed_at", "safe_to_repeat",
+        "_answer", "_broke", "_calls", "_connecting", "_due", "_failure", "_items", "_late", "_over",
+        "_over_s", "_record", "_road", "closed", "exchange", "failed_at", "safe_to_repeat",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +54,7 @@ class Unit:
         items: Sequence[Item],
         over: Callable[[], None],
         broke: Callable[[RequestError], None],
+        late: bool = False,
     ) -> None:
         self._road = road
         self._record = record
@@ -58,6 +62,7 @@ class Unit:
         self._items = items
         self._over = over
         self._broke = broke
+        self._late = late
         self._calls: dict[Call, None] = {}
         self._due: Due = []
         self._failure: RequestError | None = None
@@ -127,7 +132,7 @@ class Unit:
         if failure is not None:
             self.safe_to_repeat = True
             self._fail(failure, endpoint)
-        elif self.closed or self._failure is not None:
+        elif self._failure is not None:
             connects.unused(ready)
         else:
             self._send(due, ready)
@@ -195,10 +200,7 @@ class Unit:
             self._stepped(call, body)
             return
         item = self._items[call.item]
-        if is_error(call.status, body):
-            self._end(call, call.place.engine.map_error(call.status, body))
-            return
-        failure = unfit(self._record.kind, call.status, body)
+        failure = fault(self._record.kind, call, body)
         if failure is not None:
             self._end(call, failure)
             return
@@ -232,7 +234,8 @@ class Unit:
     def _begin(self, call: Call, now_s: float) -> None:
         record, item, exchange = self._record, self._items[call.item], self.exchange
         item.begun = True
-        exchange.on_pause, exchange.on_resume = self._pause, self._resume
+        exchange.on_pause = partial(pause, self._calls)
+        exchange.on_resume = partial(resume, self._calls, self._road.clock)
         if record.first_s is None:
             record.first_s = now_s
             record.mark("first_token", now_s)
@@ -243,10 +246,46 @@ class Unit:
     def _stepped(self, call: Call, body: bytes) -> None:
         """A leg that is not relayed has answered: what the machine makes of it."""
         leg, item = call.leg, self._items[call.item]
-        step = item.machine.on_response(leg.kind, call.status, body)
+        if self._late and leg.kind is LegKind.PREFILL and call.status == 200:
+            item.held = (call, body)
+            self._fed(call, body)
+            return
+        if self._follow(call, body):
+            self._fed(call, body)
+            if item.relayed is not None:
+                self._merge(item)
+            self._go_on()
+
+    def bound(self, decode: Endpoint) -> None:
+        """The decode side of a hand-off that began without: what prefill answered leads there."""
+        self._late = False
+        for item in self._items:
+            assert item.held is not None
+            (call, body), item.held = item.held, None
+            cast(LateHandoff, item.machine).bind(decode)
+            if not self._follow(call, body):
+                return
+        self._go_on()
+
+    def unbound(self) -> None:
+        """Nobody took the finished prefill in time: the attempt is over, and has given the client nothing."""
+        self.safe_to_repeat = True
+        self._fail(LegFailed("no decode endpoint had room in time", reason="handoff-expired"), None)
+        self._go_on()
+
+    def _follow(self, call: Call, body: bytes) -> bool:
+        """What the hand-off makes of an answer; False if it failed the unit."""
+        step = self._items[call.item].machine.on_response(call.leg.kind, call.status, body)
         if isinstance(step, HandoffFailed):
             self._end(call, step.error)
-            return
+            return False
+        if isinstance(step, tuple):
+            self._due += ((call.item, next_leg) for next_leg in step)
+        return True
+
+    def _fed(self, call: Call, body: bytes) -> None:
+        """A leg that is not relayed is over, and well."""
+        leg, item = call.leg, self._items[call.item]
         self._drop(call, "ok")
         item.fed_s = now_s = self._road.clock.now_s()
         if self._record.first_s is None:
@@ -257,11 +296,6 @@ class Unit:
                 item.prefill_body = body
         if len(self._items) == 1 or all(one.fed_s for one in self._items):
             self._tell(leg, "done", now_s)
-        if isinstance(step, tuple):
-            self._due += ((call.item, next_leg) for next_leg in step)
-        if item.relayed is not None:
-            self._merge(item)
-        self._go_on()
 
     def _merge(self, item: Item) -> None:
         if item.relayed is None or item.prefill_body is None or self._failure is not None:
@@ -353,19 +387,6 @@ class Unit:
             if late is not None:
                 self._fail(late.error, late.endpoint)
         self._go_on()
-
-    def _pause(self) -> None:
-        for call in self._calls:
-            if call.leg.relay:
-                call.connection.pause()
-
-    def _resume(self) -> None:
-        now_s = self._road.clock.now_s()
-        for call in self._calls:
-            if call.leg.relay:
-                call.connection.resume()
-                if call.last_s is not None:
-                    call.last_s = now_s
 
     # -- telling others
 

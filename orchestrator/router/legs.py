@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from orchestrator.clock import Clock
+from orchestrator.core.types import PathKind
 from orchestrator.engines.base import Handoff, Leg
+from orchestrator.errors import RequestError
 from orchestrator.router.replies import Headers
 from orchestrator.router.road import Place
-from orchestrator.router.stream import Stream, Usage, last_int, usage
+from orchestrator.router.stream import Stream, Usage, is_error, last_int, unfit, usage
 from orchestrator.wire.client import Connection
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -132,6 +136,8 @@ class Item:
 
     machine: Handoff
     merges: bool = False
+    held: tuple[Call, bytes] | None = None
+    """Prefill's answer, while nobody has been named to decode."""
     prefill_body: bytes | None = None
     relayed: tuple[Call, bytes] | None = None
     fed_s: float = 0.0
@@ -157,3 +163,27 @@ class Item:
 def leg_name(leg: Leg) -> str:
     """The leg as people call it."""
     return f"the {leg.kind} leg on {leg.endpoint}"
+
+
+def fault(kind: PathKind, call: Call, body: bytes) -> RequestError | None:
+    """What is wrong with a whole relayed answer; None if the client may have it."""
+    if is_error(call.status, body):
+        return call.place.engine.map_error(call.status, body)
+    return unfit(kind, call.status, body)
+
+
+def pause(calls: Iterable[Call]) -> None:
+    """Read no more of what is relayed: the client is slow."""
+    for call in calls:
+        if call.leg.relay:
+            call.connection.pause()
+
+
+def resume(calls: Iterable[Call], clock: Clock) -> None:
+    """Read on; the time without reading is no gap of the engine's."""
+    now_s = clock.now_s()
+    for call in calls:
+        if call.leg.relay:
+            call.connection.resume()
+            if call.last_s is not None:
+                call.last_s = now_s

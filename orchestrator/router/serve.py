@@ -124,7 +124,7 @@ class Router:
             self._decisions,
             self._prober.poll,
         )
-        figures.follow(self.metrics, lambda: self.scheduler.cached)
+        figures.follow(self.metrics, lambda: self.scheduler.cached, self.predictor)
         self.metrics.watch(lambda: self.scheduler.ledger.snapshot(self._clock.now_s()))
         self.admin = Admin(self._control(), router.credentials.admin_key)
 

@@ -30,6 +30,7 @@ from orchestrator.core.types import (
     Scored,
 )
 from orchestrator.metrics import RouterMetrics
+from orchestrator.predictor import StagePredictor
 from orchestrator.router import decisions, figures
 from orchestrator.router.decisionfiles import DecisionFiles, parts
 from orchestrator.router.decisions import DecisionLog
@@ -498,7 +499,7 @@ async def test_the_operator_may_have_it_always_or_never(make: Make, setting: str
 def test_what_the_index_counts_becomes_metrics() -> None:
     check = PrefixCheck(PrefixIndex(), 128)
     metrics = RouterMetrics(["m"], FakeClock(), "0")
-    figures.follow(metrics, lambda: check)
+    figures.follow(metrics, lambda: check, StagePredictor())
     for _ in range(2):
         view = replace(made(LOW, 0.0).view, block_hashes=(1, 2))  # type: ignore[type-var]
         check.sent(view, "p0", 16)

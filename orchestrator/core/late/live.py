@@ -35,7 +35,7 @@ class Live:
     batch: int = 0
     context: int = 0
 
-    def served(self, cached_tokens: int | None) -> Served:
+    def served(self) -> Served:
         """What a predictor learns from its first token."""
         assert self.first_s is not None
         return Served(
@@ -44,7 +44,7 @@ class Live:
             prefill=self.route.prefill or self.route.decode,
             decode=self.route.decode,
             prompt_tokens=self.item.tokens,
-            cached_tokens=self.price.cached if cached_tokens is None else cached_tokens,
+            cached_tokens=self.price.cached,
             first_token_s=self.first_s - self.dispatched_s,
             prefill_s=self.prefill_s,
             wait_s=self.price.wait_s,
@@ -80,7 +80,8 @@ def explain(pick: Pick) -> tuple[Choice, ...]:
             p.station.id,
             p.cost_s,
             {"wait": p.wait_s, "prefill": p.work_s, "hand-off": p.exposed_s,
-             "others": p.cost_s - p.wait_s - p.work_s - p.exposed_s},
+             "others": p.cost_s - p.late_s - p.wait_s - p.work_s - p.exposed_s,
+             "late": p.late_s},
         )
         for p in ranked
     )  # fmt: skip

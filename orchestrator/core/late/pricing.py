@@ -35,7 +35,8 @@ class Price:
     """One request on one endpoint: seconds until it is free, of prefill, and from there to the first token.
 
     `cost_s` is what the choice goes by: the wait, the prefill once for the request and `others` times for
-    those who wait for the machine, the hand-off, and what policies add. `side`: who decodes, None alone.
+    those who wait for the machine, the hand-off, and what policies add. `late_s` is TOO_LATE_S where the
+    promise would be missed, else 0, and part of it. `side`: who decodes, None alone.
     """
 
     station: Station
@@ -45,6 +46,7 @@ class Price:
     exposed_s: float
     cost_s: float
     side: DecodeSide | None = None
+    late_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -248,12 +250,18 @@ class Pricing:
         exposed_s = self._board.exposed(lane, endpoint, decoder.endpoint).seconds(tokens)
         hit = item.hits.get(station.id, 0)
         work_s = station.curve.seconds(tokens, hit)
+        if wait_s == 0.0 and not station.idle and work_s > self.settings.hand_ahead_work_s:
+            # Handed ahead it would share the chunk of the short prompts before it, whose first tokens then
+            # wait for all of it.
+            return None
         cost_s = wait_s + (1.0 + others) * work_s + exposed_s + added_s
+        late_s = 0.0
         if item.first_token_by_s < inf:
             takes_s = wait_s + work_s + exposed_s
             if now_s + takes_s + self.margin_s(station, takes_s) > item.first_token_by_s:
-                cost_s += TOO_LATE_S
-        return Price(station, hit, wait_s, work_s, exposed_s, cost_s, side if station.disaggregated else None)
+                late_s = TOO_LATE_S
+        side = side if station.disaggregated else None
+        return Price(station, hit, wait_s, work_s, exposed_s, cost_s + late_s, side, late_s)
 
     def margin_s(self, station: Station, takes_s: float) -> float:
         """What is added to a median before it is held against a promise."""

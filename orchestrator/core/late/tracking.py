@@ -87,7 +87,11 @@ class Tracking:
             if side is not None:
                 live.batch, live.context = side.batch, side.tokens
             # Nothing is free that was not, unless this is the first that is heard of its prefill's end.
-            return live.lane if self._computed(live, now_s) else None
+            freed = self._computed(live, now_s)
+            # Not at its end, when the engine tells what it had cached: what is learned late is learned of a
+            # machine that may have changed since.
+            self._predictor.served(live.served(), now_s)
+            return live.lane if freed else None
         else:
             return None
         self._changed(live.route)
@@ -115,7 +119,6 @@ class Tracking:
             side.bounds.pop(outcome.request_id, None)
             batch = side.batch
         if live.first_s is not None:
-            self._predictor.served(live.served(outcome.cached_tokens), now_s)
             decoded = live.decoded(outcome, now_s, batch, outcome.end is End.COMPLETED)
             if decoded is not None:
                 self._predictor.decoded(decoded, now_s)
@@ -133,10 +136,11 @@ class Tracking:
                 continue
             for request_id in list(running)[: max(0, len(running) - load.prefilling)]:
                 live = self.live.get(request_id)
-                if live is not None and live.prefill_s is None:
-                    live.prefill_s = load.at_s - live.dispatched_s
-                    live.alone = False
-                station.done(request_id, now_s)
+                if live is None:
+                    station.done(request_id, now_s)
+                else:
+                    # When it ended is known to a poll's width only: nothing to learn a curve from.
+                    self._computed(live, now_s)
 
     def restarted(self, endpoint_id: str) -> None:
         """A new process is behind an endpoint: whatever the old one computed is gone."""

@@ -483,7 +483,7 @@ class TestLearning:
         deck.at(2.2)
         deck.finish("a", cached_tokens=128)
         (served,) = deck.predictor.told
-        assert (served.prefill_s, served.cached_tokens, served.alone) == (1.1, 128, True)
+        assert (served.prefill_s, served.cached_tokens, served.alone) == (1.1, 0, True)
         assert served.first_token_s == pytest.approx(1.2)
         assert served.admitted.prefill_s == served.dispatched.prefill_s == 1.0
         (decoded,) = deck.predictor.ended
