@@ -178,6 +178,9 @@ class Outlook:
                 attempt.prefill_s = now_s - attempt.dispatched_s
         if first_token and attempt.first_s is None:
             attempt.first_s = now_s
+            # Not at its end, when the engine tells what it had cached: what is learned late is learned of a
+            # machine that may have changed since.
+            self.predictor.served(_served(attempt), now_s)
 
     def finished(self, outcome: Outcome, now_s: float) -> None:
         """The request is over: release what it held, and learn from it."""
@@ -188,11 +191,8 @@ class Outlook:
         bounds = self._bounds.get(attempt.route.decode)
         if bounds is not None:
             bounds.pop(outcome.request_id, None)
-        if attempt.first_s is None:
-            return
-        self.predictor.served(_served(attempt, outcome.cached_tokens), now_s)
         tokens = outcome.output_tokens
-        if tokens is not None and tokens >= 1:
+        if attempt.first_s is not None and tokens is not None and tokens >= 1:
             self.predictor.decoded(
                 Decoded(
                     slo_class=attempt.request.slo_class,
@@ -234,7 +234,7 @@ class Outlook:
         ]
 
 
-def _served(attempt: _Attempt, cached_tokens: int | None) -> Served:
+def _served(attempt: _Attempt) -> Served:
     """What a predictor learns from its first token.
 
     One that had to wait in the engine was predicted for as one that is queued; its dispatch tells nothing.
@@ -247,7 +247,7 @@ def _served(attempt: _Attempt, cached_tokens: int | None) -> Served:
         prefill=attempt.station.id,
         decode=attempt.route.decode,
         prompt_tokens=max(1, attempt.request.prompt_tokens),
-        cached_tokens=predicted.cached_tokens if cached_tokens is None else cached_tokens,
+        cached_tokens=predicted.cached_tokens,
         first_token_s=attempt.first_s - attempt.dispatched_s,
         prefill_s=attempt.prefill_s,
         wait_s=predicted.wait_s,

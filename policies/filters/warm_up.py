@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.policy import Context, Duration, Endpoint, Field, Params, RequestView
+from orchestrator.policy import Context, Duration, Endpoint, Field, Params, RequestView, hashed
 
 
 class WarmUpParams(Params):
@@ -21,8 +21,9 @@ class WarmUp:
     """Leaves an endpoint out of some decisions while it is new: after it became ready, or was restarted.
 
     First requests compile kernels and find an empty cache; all of a burst at once on a new endpoint would
-    wait for them. An endpoint is kept with the probability of its share, compared with the warmest: a fleet
-    that started together is warm as a whole. One that tells no time is warm.
+    wait for them. An endpoint is kept for its share of the requests, drawn by their ids so that asking again
+    changes nothing, and compared with the warmest: a fleet that started together is warm as a whole. One that
+    tells no time is warm.
     """
 
     def __init__(self, params: WarmUpParams) -> None:
@@ -41,6 +42,9 @@ class WarmUp:
             for e in candidates
         ]
         warmest = min(1.0, max(shares))
-        draw = context.rng.random
-        kept = [e for e, s in zip(candidates, shares, strict=True) if s >= warmest or draw() < s / warmest]
+        kept = [
+            e
+            for e, share in zip(candidates, shares, strict=True)
+            if share >= warmest or hashed(request.id + e.id) < share / warmest * 2**64
+        ]
         return kept or candidates

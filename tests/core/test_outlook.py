@@ -193,10 +193,11 @@ def test_it_learns_from_a_first_token_and_an_answer():
     decision = rig.submit("a", 10.0, slo_class="fast", block_hashes=())
     rig.tell(decision, LegKind.PREFILL, "done", 10.15)
     rig.tell(decision, LegKind.DECODE, "first_token", 10.2)
+    assert len(rig.predictor.lessons) == 1
     rig.finish(decision, 11.2, output_tokens=51, cached_tokens=128)
     served, decoded = rig.predictor.lessons
     assert (served.prefill, served.decode, served.prompt_tokens, served.slo_class) == ("p", "d", 1000, "fast")
-    assert (served.cached_tokens, served.alone, served.wait_s) == (128, True, 0.0)
+    assert (served.cached_tokens, served.alone, served.wait_s) == (0, True, 0.0)
     assert (served.prefill_s, served.first_token_s) == pytest.approx((0.15, 0.2))
     assert served.admitted is served.dispatched is decision.predicted
     assert (decoded.endpoint, decoded.tokens, decoded.batch, decoded.complete) == ("d", 50, 1.0, True)

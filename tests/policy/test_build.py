@@ -415,26 +415,31 @@ def test_a_rate_makes_a_scorer_one_of_the_other_unit():
         ({"order": {"use": "edf", "x": 1}}, ("order", "x"), "edf takes no parameters"),
         ({"order": {"use": "edf", "weight": 1}}, ("order", "weight"), "only scorers have a weight"),
         ({"order": "queue-depth"}, ("order", "use"), "it belongs under `scorers`"),
-        ({"decode": {"scorers": ["edf"]}}, ("decode", "scorers", 0, "use"), "it belongs under `order`"),
+        ({"unified": {"scorers": ["edf"]}}, ("unified", "scorers", 0, "use"), "it belongs under `order`"),
+        (
+            {"decode": {"filters": ["kv-capacity"]}},
+            ("decode",),
+            "mode 'late' chooses decode endpoints without policies (leave it out",
+        ),
         (
             {"decode": {"picker": "max-score"}},
             ("decode", "picker"),
             "mode 'late' has no picker (leave it out: who costs the least is taken)",
         ),
         (
-            {"decode": {"scorers": ["queue-depth"]}},
-            ("decode", "scorers", 0, "use"),
+            {"unified": {"scorers": ["queue-depth"]}},
+            ("unified", "scorers", 0, "use"),
             "'queue-depth' scores in 'share', and mode 'late' takes seconds (give it a rate, such as "
             "`worth: 200ms` (what a share of 0 costs), or use another scorer)",
         ),
         (
-            {"decode": {"scorers": [{"use": "transfer-cost", "weight": 2}]}},
-            ("decode", "scorers", 0, "weight"),
+            {"unified": {"scorers": [{"use": "transfer-cost", "weight": 2}]}},
+            ("unified", "scorers", 0, "weight"),
             "mode 'late' has no weights (seconds are added as they are",
         ),
         (
-            {"decode": {"scorers": [{"use": "transfer-cost", "worth": "1s"}]}},
-            ("decode", "scorers", 0, "worth"),
+            {"unified": {"scorers": [{"use": "transfer-cost", "worth": "1s"}]}},
+            ("unified", "scorers", 0, "worth"),
             "`worth` is for scorers that do not score in seconds",
         ),
         ({"decode": {"scorer": []}}, ("decode", "scorer"), "did you mean 'scorers'?"),

@@ -1,7 +1,6 @@
 """warm-up: a new endpoint gets a share that grows, and none is refused for it."""
 
 from collections import Counter
-from random import Random
 
 import pytest
 
@@ -12,11 +11,11 @@ from orchestrator.policy.testing import make_context, make_endpoint, make_reques
 def times_kept(*since_s, now_s=100.0, n=2000, **params):
     """How often each endpoint is kept; one each for the times they became ready."""
     endpoints = [make_endpoint(f"e{i}", ready_since_s=s) for i, s in enumerate(since_s)]
-    context = make_context(endpoints, now_s=now_s, rng=Random(3))
+    context = make_context(endpoints, now_s=now_s, rng=None)
     policy = make_policy("warm-up", params)
     counts = Counter()
-    for _ in range(n):
-        kept = policy.filter(make_request(), endpoints, context)
+    for i in range(n):
+        kept = policy.filter(make_request(id=str(i)), endpoints, context)
         assert kept
         counts.update(e.id for e in kept)
     return [counts[e.id] / n for e in endpoints]
@@ -51,9 +50,11 @@ def test_one_that_tells_no_time_is_warm():
     assert times_kept(None, 100.0)[0] == 1.0
 
 
-def test_a_warm_fleet_is_not_drawn_for():
-    endpoints = [make_endpoint("a", ready_since_s=0.0), make_endpoint("b")]
+def test_a_request_that_is_asked_for_again_is_not_drawn_again():
+    """A late profile asks for each waiting request at every turn."""
+    endpoints = [make_endpoint("old", ready_since_s=0.0), make_endpoint("new", ready_since_s=90.0)]
     policy = make_policy("warm-up", {})
-    assert (
-        policy.filter(make_request(), endpoints, make_context(endpoints, now_s=100.0, rng=None)) is endpoints
-    )
+    for i in range(50):
+        context = make_context(endpoints, now_s=100.0)
+        answers = {len(policy.filter(make_request(id=str(i)), endpoints, context)) for _ in range(5)}
+        assert len(answers) == 1
