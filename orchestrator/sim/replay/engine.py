@@ -71,8 +71,7 @@ class LeanEngine:
             self._gated[job] = None
         elif job.mode is Mode.DECODE:
             self._prealloc.append(job)
-            if len(self._prealloc) == 1:
-                self._reserve(now_s)
+            self._reserve(now_s)
         else:
             self._waiting.append(job)
             self._interrupt(now_s)
@@ -111,8 +110,7 @@ class LeanEngine:
             self.batch.join(job)
         else:
             self._drop(job, now_s)
-        if self.next_s == inf:
-            self._start(now_s)
+        self._interrupt(now_s)
 
     def release(self, job: LeanJob, now_s: float) -> None:
         """Held KV was taken, or is not wanted any more."""
@@ -120,10 +118,8 @@ class LeanEngine:
         if job in self._held:
             del self._held[job]
             self.memory.give_back(job.held)
-            if self._waiting or self._preempted:
+            if self._waiting or self._preempted or self._prealloc:
                 self._interrupt(now_s)
-            elif self._prealloc:
-                self._reserve(now_s)
 
     def slow_down(self, factor: float, now_s: float) -> None:
         """Every step from the next on takes `factor` times what it should."""
@@ -171,9 +167,13 @@ class LeanEngine:
                 self._start_chunk(pieces, now_s)
                 return
         if self.batch.jobs:
-            self._make_room()
+            evicted = self._make_room()
             batch, memory = self.batch, self.memory
+            if not batch.jobs:
+                return
             end_s = batch.begin_run(now_s, memory.available, self._sink.first_token)
+            if evicted and batch.cut(now_s):  # who had to go may be let in again after one step
+                end_s = batch.run_end_s()
             memory.grow(batch.growth(now_s))
             self._wake(end_s)
 
@@ -181,8 +181,10 @@ class LeanEngine:
         """Something new may change the batch: at the end of the step that is on, at once if none is."""
         if self.next_s == inf:
             self._start(now_s)
-        else:
-            self._cut(now_s)
+            return
+        if self._prealloc:
+            self._reserve(now_s)
+        self._cut(now_s)
 
     def _cut(self, now_s: float) -> None:
         if self._pieces is None and self.next_s < inf and self.batch.cut(now_s):
@@ -238,12 +240,13 @@ class LeanEngine:
         self._pieces = pieces
         lasts_s = sum(timing.prefill_s(job.computed, job.computed + n) for job, n in pieces)
         lasts_s = max(lasts_s, timing.step_floor_s)
+        if batch.jobs and self.config.mixed:
+            self._make_room()
         shared = bool(batch.jobs) and self.config.mixed
         if shared:
-            self._make_room()
             lasts_s += batch.decode_s()
         self._chunk_s = lasts_s * batch.factor()
-        if shared and batch.jobs:
+        if shared:
             self.memory.grow(batch.begin_one(now_s + self._chunk_s, self._sink.first_token))
         self._wake(now_s + self._chunk_s)
 
@@ -296,8 +299,9 @@ class LeanEngine:
 
     # -- memory and link
 
-    def _make_room(self) -> None:
+    def _make_room(self) -> bool:
         """A slot for every decoding job's next token, at the cost of the newest ones if need be."""
+        before = self.counters.preemptions
         while self.memory.available < self.batch.next_tokens():
             job = self.batch.evict()
             self.memory.grow(-job.grown)
@@ -306,6 +310,7 @@ class LeanEngine:
             job.mode = Mode.LOCAL
             self._preempted.append(job)
             self.counters.preemptions += 1
+        return self.counters.preemptions > before
 
     def _reserve(self, now_s: float) -> None:
         """Admit DECODE jobs in order while memory (with headroom) and places last."""
