@@ -218,7 +218,7 @@ class HandoffRequest:
         whose id *begins* with the one it is told.
         """
         suffix = "" if self.item is None else f".{self.item:04d}"
-        return f"{self.request_id}-{kind.value[0]}{self.attempt}{suffix}"
+        return f"{self.request_id}-{kind[0]}{self.attempt}{suffix}"
 
 
 class Handoff(Protocol):

@@ -151,7 +151,9 @@ class Pool:
 
     def release(self, connection: Connection) -> None:
         """A connection's call is over and it may be used again."""
-        idle = self._idle.setdefault(connection.key, {})
+        idle = self._idle.get(connection.key)
+        if idle is None:
+            idle = self._idle[connection.key] = {}
         if self._shut or len(idle) >= self._max_idle:
             connection.abort()
             return

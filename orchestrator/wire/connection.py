@@ -142,10 +142,12 @@ class Connection(asyncio.Protocol):
         self.idle_s = idle_s
         self.expires_s = 0.0
         self.reused = False
+        self._sent = False
+        self._fresh = True
         self._clear()
 
     def _clear(self) -> None:
-        self._fresh = True
+        """Forget what the parser has told; of an answer under a known head it has told nothing."""
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
@@ -153,7 +155,6 @@ class Connection(asyncio.Protocol):
         self._framed = False
         self._complete = False
         self._keep = False
-        self._sent = False
         self._parts: list[bytes] = []
 
     # -- the caller's side
@@ -162,13 +163,14 @@ class Connection(asyncio.Protocol):
         """Send one request; `sink` is told of the answer, never from within this call."""
         transport = self._transport
         self._sink = sink
-        if transport is None or transport.is_closing():
+        self._sent = transport is not None and not transport.is_closing()
+        if transport is None or not self._sent:
             error: WireError = Dropped("the connection was closed before anything was sent")
             if self._spoke_first:
                 error = BadAnswer("what listens there speaks before it is asked: it is no HTTP server")
             self._loop.call_soon(self._fail, error)
             return
-        self._sent = self._asked = True
+        self._asked = True
         if sum(map(len, body)) <= JOINED_BYTES:
             transport.write(b"".join((head, *body)))
         else:
@@ -308,8 +310,11 @@ class Connection(asyncio.Protocol):
         if transport is not None:
             # An early answer to a request not yet fully sent leaves the connection in no known state.
             if self._keep and not transport.get_write_buffer_size():
-                self.resume()
-                self._clear()
+                if self._paused:
+                    self.resume()
+                if self._status:
+                    self._clear()
+                self._fresh = True
                 self._rest()
             else:
                 transport.close()

@@ -22,18 +22,16 @@ def _reason(status: int) -> bytes:
         return b"Status"
 
 
-_STATUS_LINES = {
-    status.value: b"HTTP/1.1 %d %b\r\nserver: %b\r\n" % (status.value, _reason(status.value), SERVER)
-    for status in HTTPStatus
-}
+def _status_line(status: int) -> bytes:
+    return b"HTTP/1.1 %d %b\r\nserver: %b\r\n" % (status, _reason(status), SERVER)
+
+
+_STATUS_LINES = {status.value: _status_line(status.value) for status in HTTPStatus}
 
 
 def status_line(status: int) -> bytes:
     """The status line and the Server header, each with its line end."""
-    line = _STATUS_LINES.get(status)
-    if line is None:
-        line = b"HTTP/1.1 %d %b\r\nserver: %b\r\n" % (status, _reason(status), SERVER)
-    return line
+    return _STATUS_LINES.get(status) or _status_line(status)
 
 
 class Peer(Protocol):
@@ -193,7 +191,7 @@ class Exchange:
 
     def _head(self, status: int, headers: Headers, lines: bytes) -> bytes:
         """Status line and headers, but for those of the framing."""
-        head = status_line(status) + lines
+        head = (_STATUS_LINES.get(status) or _status_line(status)) + lines
         for header in headers:
             head += b"%b: %b\r\n" % header
         if not self._keep:

@@ -23,8 +23,8 @@ class RequestHead:
     """A request's head. Many requests may share one, so that all but `memo` stays as it is.
 
     `path` and `query` are parts of `target`. `headers` have lower-case names, in the order they came, and
-    are without those of the framing; `first` is the first value of each. `memo` is the handler's: what it worked out of this head for the next
-    request that has it.
+    are without those of the framing; `first` is the first value of each. `memo` is the handler's: what it
+    worked out of this head for the next request that has it.
     """
 
     __slots__ = ("first", "headers", "http10", "keep_alive", "memo", "method", "path", "query", "target")
@@ -74,10 +74,16 @@ class RequestReader:
         self._max_body = max_body_bytes
         self._heads: Heads[RequestHead] = Heads() if heads is None else heads
         self._reframed = True
+        self.complete = False
         self.clear()
 
     def clear(self) -> None:
         """Get ready for the next request of the connection."""
+        if self.complete and not self.in_body:
+            # It was taken without the parser, which saw nothing of it.
+            self.complete = self.extra = False
+            self.head = None
+            return
         if self._reframed:
             self._parser = httptools.HttpRequestParser(self)
             self._reframed = False

@@ -17,6 +17,7 @@ GENERATING = frozenset({PathKind.CHAT, PathKind.COMPLETION, PathKind.GENERATE})
 """The kinds of request that know `rid` and the bootstrap fields."""
 
 _JSON = (("content-type", "application/json"),)
+_NOTHING: Mapping[str, Any] = {}
 
 
 def rooms(kind: PathKind, body: JsonBody) -> int:
@@ -53,18 +54,19 @@ class Paired:
     def start(self) -> tuple[Leg, ...]:
         """Prefill (not relayed, never streamed: its errors then have their status) and decode."""
         request = self._request
-        assert request.prefill is not None
+        prefill: dict[str, bytes] = {"rid": b"", **self._bootstrap()}
+        decode = dict(prefill)
         rank = self._rank()
-        shared = self._bootstrap()
-        prefill: dict[str, bytes] = dict(shared)
-        decode: dict[str, bytes] = dict(shared)
         if rank is not None:
             prefill["routed_dp_rank"] = decode["disagg_prefill_dp_rank"] = quote(rank)
+        dropped: Collection[str] = self._drop
         if request.stream:
             prefill["stream"] = b"false"
-        unstreamed = self._drop | {"stream_options"} if request.body.has("stream_options") else self._drop
+            if request.body.has("stream_options"):
+                dropped = self._drop | {"stream_options"}
+        assert request.prefill is not None
         return (
-            self._leg(LegKind.PREFILL, request.prefill.id, prefill, unstreamed),
+            self._leg(LegKind.PREFILL, request.prefill.id, prefill, dropped),
             self._leg(LegKind.DECODE, request.decode.id, decode, self._drop),
         )
 
@@ -73,7 +75,7 @@ class Paired:
         if status != 200:
             return HandoffFailed(errors.to_error(status, body))
         failure = read_prefill(body, self.notes)
-        return HandoffFailed(failure) if failure else HandoffDone(dict(self.notes))
+        return HandoffFailed(failure) if failure else HandoffDone(self.notes)
 
     def _bootstrap(self) -> dict[str, bytes]:
         request = self._request
@@ -87,8 +89,8 @@ class Paired:
             )
         return {
             "bootstrap_host": quote(host),
-            "bootstrap_port": quote(port),
-            "bootstrap_room": quote(request.room),
+            "bootstrap_port": b"%d" % port,
+            "bootstrap_room": b"%d" % request.room,
         }
 
     def _rank(self) -> int | None:
@@ -101,19 +103,20 @@ class Paired:
             return None
         return request.room % ranks
 
-    def _leg(self, kind: LegKind, endpoint: str, fields: Mapping[str, bytes], drop: Collection[str]) -> Leg:
+    def _leg(self, kind: LegKind, endpoint: str, fields: dict[str, bytes], drop: Collection[str]) -> Leg:
         request = self._request
         engine_id = request.engine_id(kind)
+        fields["rid"] = b'"%b"' % engine_id.encode()
         relay = kind is LegKind.DECODE
         return Leg(
             kind=kind,
             endpoint=endpoint,
             path=request.path,
-            body=request.body.edit({"rid": quote(engine_id), **fields}, drop),
+            body=request.body.edit(fields, drop),
             engine_id=engine_id,
             relay=relay,
             stream=request.stream and relay,
-            headers=(*_JSON, *request.headers),
+            headers=_JSON + request.headers,
         )
 
 
@@ -138,7 +141,7 @@ class Alone:
             engine_id=engine_id,
             relay=True,
             stream=request.stream,
-            headers=(*_JSON, *request.headers),
+            headers=_JSON + request.headers,
         )
         return (leg,)
 
@@ -153,21 +156,22 @@ def read_prefill(body: bytes, notes: dict[str, Any]) -> LegFailed | None:
         told = orjson.loads(body)
     except orjson.JSONDecodeError:
         return LegFailed("the prefill engine's answer is not JSON", reason="bad-answer")
-    answers = told if isinstance(told, list) else [told]
     prompt = cached = 0
-    for answer in answers:
+    for answer in told if isinstance(told, list) else (told,):
         if not isinstance(answer, dict) or not (answer.get("choices") or answer.get("meta_info")):
             # Taken for a success it would leave decode waiting for minutes.
             return LegFailed("the prefill engine's answer is not what it should be", reason="bad-answer")
-        meta = answer.get("meta_info") or {}
-        usage = answer.get("usage") or {}
-        ends = [meta.get("finish_reason")] + [c.get("finish_reason") for c in answer.get("choices") or []]
-        if any(_cut(end) for end in ends):
+        meta = answer.get("meta_info") or _NOTHING
+        usage = answer.get("usage") or _NOTHING
+        cut = _cut(meta.get("finish_reason"))
+        for choice in answer.get("choices") or ():
+            cut = cut or _cut(choice.get("finish_reason"))
+        if cut:
             return LegFailed("the prefill engine cut the request short", reason="prefill-aborted")
         prompt += meta.get("prompt_tokens") or usage.get("prompt_tokens") or 0
-        details = usage.get("prompt_tokens_details") or {}
+        details = usage.get("prompt_tokens_details") or _NOTHING
         cached += meta.get("cached_tokens") or details.get("cached_tokens") or 0
-    notes |= {"prompt_tokens": prompt, "cached_tokens": cached}
+    notes["prompt_tokens"], notes["cached_tokens"] = prompt, cached
     return None
 
 
