@@ -133,7 +133,7 @@ class Deck:
         self.observe(*(replace(e, **fields) if e.id == name else e for e in self.endpoints))
 
     def ask(self, name: str, tokens: int, **fields: Any) -> None:
-        fields = {"arrived_s": self.now_s, "block_hashes": (), "max_tokens": 100, **fields}
+        fields = {"arrived_s": self.now_s, "block_hashes": (), "max_tokens": 100, "stream": True, **fields}
         self.views[name] = make_request(id=name, prompt_tokens=tokens, **fields)
         self._take(self.scheduler.submit(self.views[name], self.now_s))
 

@@ -46,6 +46,7 @@ class Tracking:
         self._on_accounting_error = on_accounting_error
         self._held: dict[str, Live] = {}
         self._polls: list[tuple[float, str, Station]] = []
+        self._unseen: list[tuple[float, str]] = []
 
     def start(self, live: Live, unit: int, now_s: float) -> None:
         """A request has been given its route."""
@@ -59,6 +60,8 @@ class Tracking:
             self._join(live)
         station = price.station
         station.start(item.request.id, unit, now_s, price.work_s, item.tokens, price.cached)
+        if not station.disaggregated and not item.request.stream:
+            heapq.heappush(self._unseen, (station.ends_s, item.request.id))
         if station.endpoint.facts.get("prefill_answers") == TRANSFERRED:
             heapq.heappush(self._polls, (station.poll_at_s, station.id, station))
         self._changed(live.route)
@@ -77,20 +80,19 @@ class Tracking:
             if live.price.station.endpoint.facts.get("prefill_answers") != TRANSFERRED:
                 live.prefill_s = now_s - live.dispatched_s
             self._computed(live, now_s)
+            if not live.item.request.stream:
+                # Its first token comes with its last; this is the last that is seen of it before.
+                answered = live.prefill_s is None
+                self._begun(live, now_s if answered else now_s + live.price.exposed_s, now_s)
             if live.provisional:
                 self._bind(live, now_s, out)
-        elif live.first_s is None and event.leg in (LegKind.DECODE, LegKind.UNIFIED):
-            live.first_s = now_s
+        elif event.leg in (LegKind.DECODE, LegKind.UNIFIED):
             self._ledger.handed_over(event.request_id)
             self._changed(live.route)
-            side = self._board.sides.get(live.route.decode)
-            if side is not None:
-                live.batch, live.context = side.batch, side.tokens
             # Nothing is free that was not, unless this is the first that is heard of its prefill's end.
             freed = self._computed(live, now_s)
-            # Not at its end, when the engine tells what it had cached: what is learned late is learned of a
-            # machine that may have changed since.
-            self._predictor.served(live.served(), now_s)
+            if live.first_s is None and live.item.request.stream:
+                self._begun(live, now_s, now_s)
             return live.lane if freed else None
         else:
             return None
@@ -161,7 +163,7 @@ class Tracking:
         due_s = polls[0][0] if polls else inf
         for live in self._held.values():
             due_s = min(due_s, live.hold_until_s or inf)
-        return due_s
+        return min(due_s, self._unseen[0][0]) if self._unseen else due_s
 
     def tick(self, now_s: float, out: list[Decision]) -> None:
         """Give up hand-offs that were held too long; ask endpoints that should be done."""
@@ -169,12 +171,31 @@ class Tracking:
             if live.hold_until_s is not None and live.hold_until_s <= now_s:
                 del self._held[request_id]
                 out.append(Spent(request_id))
+        while self._unseen and self._unseen[0][0] <= now_s:
+            # One endpoint that answers it whole tells nothing before its last token: by prediction its prompt
+            # is computed now.
+            unseen = self.live.get(heapq.heappop(self._unseen)[1])
+            if unseen is not None and unseen.first_s is None:
+                unseen.first_s = now_s
+                self._computed(unseen, now_s)
         while self._polls and self._polls[0][0] <= now_s:
             at_s, _, station = heapq.heappop(self._polls)
             if station.poll_at_s == at_s:
                 station.polled(now_s)
                 heapq.heappush(self._polls, (station.poll_at_s, station.id, station))
                 out.append(Poll(station.id))
+
+    def _begun(self, live: Live, first_s: float, now_s: float) -> None:
+        """Its first token is there: what that teaches.
+
+        Not at its end, when the engine tells what it had cached: what is learned late is learned of a machine
+        that may have changed since.
+        """
+        live.first_s = first_s
+        side = self._board.sides.get(live.route.decode)
+        if side is not None:
+            live.batch, live.context = side.batch, side.tokens
+        self._predictor.served(live.served(), now_s)
 
     def _computed(self, live: Live, now_s: float) -> bool:
         """Its prompt is computed: its station is free of it, and has it cached. False: that was known."""

@@ -489,6 +489,30 @@ class TestLearning:
         (decoded,) = deck.predictor.ended
         assert (decoded.tokens, decoded.complete) == (49, True)
 
+    def test_an_answer_that_is_no_stream_teaches_by_what_is_seen_of_it(self):
+        deck = pair()
+        deck.ask("a", 1000, stream=False)
+        deck.at(1.1)
+        deck.prefilled("a")
+        (served,) = deck.predictor.told
+        assert served.prefill_s == 1.1
+        assert served.first_token_s == pytest.approx(1.12), "with the hand-off as predicted"
+        deck.at(3.1)
+        deck.first("a")
+        deck.finish("a")
+        assert len(deck.predictor.told) == 1
+        assert deck.predictor.ended[0].seconds == pytest.approx(1.98)
+
+    def test_nor_does_one_that_is_no_stream_hold_up_a_unified_endpoint_to_its_end(self):
+        deck = Deck(unified("u0"))
+        deck.ask("a", 1000, stream=False)
+        deck.ask("b", 1000, stream=False)
+        deck.at(0.9)
+        assert deck.decision("b") == "wait"
+        deck.at(1.1)
+        assert deck.decision("b") == "->u0"
+        assert not deck.predictor.told
+
     def test_a_decision_can_be_explained(self):
         deck = Deck([*prefills("p0", "p1"), *decodes("d0")])
         deck.ask("a", 1000)
