@@ -178,7 +178,7 @@ def ps(
         )
     elif not status.instances and not status.external:
         err.print(f"nothing runs in {state.root}", markup=False)
-    elif status.problem:
+    if status.problem:
         err.print(status.problem, markup=False, style="yellow")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -20,8 +20,8 @@ PROTOCOL = 1
 """Number of the protocol; a controller of another pdctl version refuses politely."""
 MAX_LINE = 64 * 1024 * 1024
 """A plan of a thousand instances is a few megabytes."""
-ANSWER_S = 30.0
-CONNECT_S = 10.0
+ANSWER_S = 15.0
+CONNECT_S = 20.0
 """How long a controller that holds the lock may take to listen: it adopts what lives first."""
 POLL_S = 0.05
 
@@ -39,24 +39,24 @@ async def _asked(state: StateDir, op: str, **arguments: Any) -> AsyncIterator[as
     """A connection on which `op` was asked. Raises LaunchError when no controller answers."""
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + CONNECT_S
-    while (connection := await _open(state)) is None:
-        pid = controller_pid(state)
-        if pid is None:
+    while True:
+        # Asked first: without a holder of the lock, whoever listens there is no controller.
+        if controller_pid(state) is None:
             raise LaunchError(
                 "no controller runs for this topology; `pdctl up` starts one, which adopts what still runs",
                 reason="no-controller",
             )
+        connection = await _open(state)
+        if connection is not None:
+            break
         if loop.time() > give_up_s:
-            raise LaunchError(
-                f"the controller (pid {pid}) does not answer on {state.control}; its log is "
-                f"{state.log('controller')}. `kill -9 {pid}` ends it alone; engines and router serve on",
-                reason="controller-mute",
-            )
+            raise _mute(state, f"does not listen on {state.control}")
         await asyncio.sleep(POLL_S)
     reader, writer = connection
     try:
         writer.write(json.dumps({"op": op, "protocol": PROTOCOL, **arguments}).encode() + b"\n")
-        await writer.drain()
+        async with asyncio.timeout(ANSWER_S):
+            await writer.drain()
         yield reader
     finally:
         writer.close()
@@ -64,11 +64,32 @@ async def _asked(state: StateDir, op: str, **arguments: Any) -> AsyncIterator[as
             await writer.wait_closed()
 
 
+def _mute(state: StateDir, what: str) -> LaunchError:
+    """That the controller does `what` it should not, and how to be rid of it."""
+    pid = controller_pid(state)
+    who = f"the controller (pid {pid})" if pid else f"whoever holds {state.lock} (`fuser` names it)"
+    kill = f"`kill -9 {pid}`" if pid else "Killing it"
+    return LaunchError(
+        f"{who} {what}; its log is {state.log('controller')}. {kill} ends it alone: engines and router serve "
+        "on, and the next `pdctl up` adopts them",
+        reason="controller-mute",
+    )
+
+
 def _result(line: bytes) -> dict[str, Any]:
     """A line of the controller's; raises the LaunchError that it tells of."""
     if not line:
         raise LaunchError("the controller went away; run the command again", reason="controller-gone")
-    message: dict[str, Any] = json.loads(line)
+    try:
+        message = json.loads(line)
+    except ValueError:
+        message = None
+    if not isinstance(message, dict):
+        raise LaunchError(
+            "what answers on the control socket is no controller of pdctl, or of another version; end it, "
+            "and run `pdctl up` again",
+            reason="protocol",
+        )
     if not message.get("ok"):
         raise LaunchError(str(message.get("error")), reason=str(message.get("reason")))
     return message
@@ -77,13 +98,10 @@ def _result(line: bytes) -> dict[str, Any]:
 async def call(state: StateDir, op: str, **arguments: Any) -> dict[str, Any]:
     """Ask the controller for one thing. Raises LaunchError: nobody answers, or what was refused and why."""
     try:
-        async with asyncio.timeout(ANSWER_S), _asked(state, op, **arguments) as reader:
+        async with _asked(state, op, **arguments) as reader, asyncio.timeout(ANSWER_S):
             return _result(await reader.readline())
     except TimeoutError:
-        raise LaunchError(
-            f"the controller (pid {controller_pid(state)}) did not answer within {ANSWER_S:g} s",
-            reason="controller-mute",
-        ) from None
+        raise _mute(state, f"did not answer within {ANSWER_S:g} s") from None
     except ConnectionError:
         return _result(b"")
 
@@ -93,4 +111,20 @@ async def follow(state: StateDir) -> AsyncGenerator[Status, None]:
     async with _asked(state, "follow") as reader:
         with suppress(ConnectionError):
             while line := await reader.readline():
-                yield parse_status(_result(line)["status"])
+                yield _status(_result(line))
+
+
+async def status(state: StateDir) -> Status:
+    """How things stand. Raises LaunchError."""
+    return _status(await call(state, "status"))
+
+
+def _status(message: Mapping[str, Any]) -> Status:
+    try:
+        return parse_status(message["status"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise LaunchError(
+            "the controller tells how things stand in words of another pdctl version; use that one, or "
+            "`kill -9` the controller and run `pdctl up` again: engines and router serve on and are adopted",
+            reason="protocol",
+        ) from error

@@ -9,17 +9,20 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from orchestrator.errors import LaunchError
 from orchestrator.fabric import unix
 from orchestrator.launch.control import MAX_LINE, PROTOCOL
-from orchestrator.launch.paths import StateDir
+from orchestrator.launch.paths import StateDir, writing
 from orchestrator.launch.supervisor import Supervisor
 from orchestrator.topology.plan import parse
 
 log = logging.getLogger(__name__)
+
+TEND_S = 2.0
+"""How often it is looked whether the socket is still there; those who would speak wait longer."""
 
 
 class Server:
@@ -29,18 +32,41 @@ class Server:
         self._supervisor = supervisor
         self._state = state
         self._server: asyncio.Server | None = None
+        self._tending: asyncio.Task[None] | None = None
         self._talks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Begin to listen."""
-        listener = unix.bind(self._state.control)
+        """Begin to listen. Raises LaunchError (`state-dir`)."""
+        await self._listen()
+        self._tending = asyncio.create_task(self._tend())
+
+    async def _listen(self) -> None:
+        with writing(self._state.control):
+            # Whatever is there is not a controller's: the lock is ours.
+            self._state.control.unlink(missing_ok=True)
+            listener = unix.bind(self._state.control)
         self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=MAX_LINE)
+
+    async def _tend(self) -> None:
+        """Listen anew when the socket's file is gone: some clean up what is old in a folder."""
+        while True:
+            await asyncio.sleep(TEND_S)
+            if not self._state.control.exists():
+                log.warning("%s was removed; listening there again", self._state.control)
+                try:
+                    await self._listen()
+                except LaunchError as error:
+                    log.warning("%s", error.message)
 
     async def close(self) -> None:
         """Stop listening, and let those who follow hear the end."""
+        if self._tending is not None:
+            self._tending.cancel()
         if self._server is not None:
             self._server.close()
-            self._state.control.unlink(missing_ok=True)
+            with suppress(OSError):
+                # One that is left where nothing may be removed any more is replaced by the next controller.
+                self._state.control.unlink(missing_ok=True)
         if self._talks:
             await asyncio.wait(self._talks, timeout=1.0)
         for talk in self._talks:
@@ -66,19 +92,22 @@ class Server:
         request = json.loads(line)
         try:
             _check_protocol(request)
-            if request["op"] != "follow":
+            if request["op"] == "follow":
+                await self._follow(writer)
+            else:
                 await _write(writer, {"ok": True, **self._answer(request)})
-                return
         except LaunchError as error:
             await _write(writer, {"ok": False, "error": error.message, "reason": error.reason})
         except (KeyError, TypeError, ValueError) as error:
             # Its name only: the message may quote the plan, which holds keys.
             told = f"the controller did not understand the request ({type(error).__name__})"
             await _write(writer, {"ok": False, "error": told, "reason": "protocol"})
-        else:
-            async with aclosing(self._supervisor.watch()) as statuses:
-                async for status in statuses:
-                    await _write(writer, {"ok": True, "status": status.to_json()})
+
+    async def _follow(self, writer: asyncio.StreamWriter) -> None:
+        """Tell how things stand until all is stopped. Raises what broke the supervisor."""
+        async with aclosing(self._supervisor.watch()) as statuses:
+            async for status in statuses:
+                await _write(writer, {"ok": True, "status": status.to_json()})
 
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         supervisor = self._supervisor

@@ -7,23 +7,34 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, aclosing, asynccontextmanager, closing, contextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, closing, contextmanager, suppress
 from random import Random
+from typing import TextIO
 
 from orchestrator.clock import SystemClock
 from orchestrator.errors import LaunchError
 from orchestrator.launch import logs
 from orchestrator.launch.control_server import Server
 from orchestrator.launch.local import LocalLauncher
-from orchestrator.launch.paths import Lock, StateDir, reaching
+from orchestrator.launch.paths import Lock, StateDir, writing
 from orchestrator.launch.probe import HttpProber
 from orchestrator.launch.routerlink import SocketRouterLink
 from orchestrator.launch.shell import Shell, Tuning
-from orchestrator.launch.state import Store
+from orchestrator.launch.state import Store, put_aside
 from orchestrator.launch.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
 
 IDLE_S = 10.0
 """A controller without a plan and without anything to look after ends after this long."""
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Where logging would show a traceback that a line could not be written: on a full disk there is
+    nowhere to show it, and the deployment goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Lose the line."""
 
 
 @contextmanager
@@ -32,10 +43,10 @@ def _logging(state: StateDir) -> Iterator[None]:
     logger = logging.getLogger("orchestrator.launch")
     before = logger.level, logger.propagate
     path = state.log("controller")
-    with reaching(path):
-        log = logs.open_append(path)
-    with os.fdopen(log, "a") as file:
-        handler = logging.StreamHandler(file)
+    with writing(path):
+        fd = logs.open_append(path)
+    with os.fdopen(fd, "a") as file:
+        handler = _Handler(file)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
@@ -45,16 +56,36 @@ def _logging(state: StateDir) -> Iterator[None]:
         finally:
             logger.removeHandler(handler)
             logger.level, logger.propagate = before
+            with suppress(OSError):
+                # Of a full disk: what is still buffered is lost, as were the lines before it.
+                file.close()
+
+
+def _store(state: StateDir, *, stopping: bool) -> Store:
+    """The state database. One that is damaged is put aside, and where all is to be stopped, one that cannot
+    be used is done without: processes are found by their marker, and nothing must keep them from that."""
+    try:
+        return Store(state.db)
+    except LaunchError as error:
+        log.error("%s", error.message)
+        if error.reason == "state-damaged":
+            log.error("it is %s now", put_aside(state.db))
+            return Store(state.db)
+        if stopping and error.reason in ("state-unusable", "state-dir"):
+            return Store(None)
+        raise
 
 
 @asynccontextmanager
-async def controller(state: StateDir, lock: Lock, tuning: Tuning | None = None) -> AsyncIterator[Supervisor]:
+async def controller(
+    state: StateDir, lock: Lock, tuning: Tuning | None = None, *, stopping: bool = False
+) -> AsyncIterator[Supervisor]:
     """Be the controller of `state`, whose `lock` the caller holds: adopt what runs, answer on the control
-    socket. On leaving, everything is let go of, not stopped."""
+    socket. On leaving, everything is let go of, not stopped. `stopping`: only to stop everything."""
     with ExitStack() as stack:
         stack.callback(lock.release)
         stack.enter_context(_logging(state))
-        store = stack.enter_context(closing(Store(state.db)))
+        store = stack.enter_context(closing(_store(state, stopping=stopping)))
         async with HttpProber() as prober:
             shell = Shell(
                 state=state,
@@ -65,6 +96,7 @@ async def controller(state: StateDir, lock: Lock, tuning: Tuning | None = None) 
                 clock=SystemClock(),
                 rng=Random(),
                 tuning=tuning or Tuning(),
+                check=lock.check,
             )
             supervisor = Supervisor(shell)
             server = Server(supervisor, state)

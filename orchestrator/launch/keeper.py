@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from orchestrator.launch.unit import Unit
 log = logging.getLogger(__name__)
 
 ROUTER_MARGIN_S = 3.0
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""What may keep a process from being started now, and not a minute later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,7 @@ class Keeper:
         return await nothing
 
     async def _spawn(self) -> Failed | None:
+        self._shell.check()
         refused = self._shell.launcher.refusals([self.unit], [])
         if refused:
             return Failed("; ".join(refused))
@@ -182,8 +186,9 @@ class Keeper:
         try:
             self.process = self._shell.launcher.start(self.unit, self.life.incarnation)
         except OSError as error:
-            program = self.unit.argv[0].text
-            return Failed(f"{program} cannot be started: {error.strerror or error}", hopeless=True)
+            what = error.filename or self.unit.argv[0].text
+            hopeless = error.errno not in _PASSING
+            return Failed(f"cannot be started: {what}: {error.strerror or error}", hopeless=hopeless)
         self._note(pid=self.process.identity.pid, ticks=self.process.identity.ticks)
         return None
 

@@ -10,6 +10,7 @@ import subprocess
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -154,7 +155,11 @@ class LocalLauncher:
         fd = logs.open_append(log)
         try:
             started = datetime.now(UTC).isoformat(timespec="seconds")
-            os.write(fd, f"{logs.SEPARATOR}{unit.name} incarnation {incarnation}, {started} ---\n".encode())
+            with suppress(OSError):
+                # On a full disk: an engine that can do without its log need not do without this line.
+                os.write(
+                    fd, f"{logs.SEPARATOR}{unit.name} incarnation {incarnation}, {started} ---\n".encode()
+                )
             child = subprocess.Popen(
                 [word.text for word in unit.argv],
                 stdin=subprocess.DEVNULL,

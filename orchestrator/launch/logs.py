@@ -9,6 +9,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
+from orchestrator.launch.paths import refusal
 from orchestrator.topology.words import SHORT_SECRET
 
 SEPARATOR = "--- pdctl: "
@@ -18,7 +19,9 @@ KEPT = 3
 """A log over MAX_BYTES is copied to `.1` (the older ones move up to `.KEPT`) and emptied in place."""
 FOLLOW_S = 0.2
 _BLOCK = 16 * 1024
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 
 
 def open_append(path: Path) -> int:
@@ -66,8 +69,11 @@ def strike(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def _tail_bytes(path: Path, count: int) -> tuple[bytes, int]:
-    """The last `count` lines (all if fewer), and the file's size when they were read."""
+def _tail_bytes(path: Path, count: int, *, must: bool) -> tuple[bytes, int]:
+    """The last `count` lines (all if fewer), and the file's size when they were read.
+
+    Nothing when there is no file; nor, unless they `must` be read, when it cannot be. Raises LaunchError.
+    """
     try:
         with path.open("rb") as file:
             size = position = file.seek(0, os.SEEK_END)
@@ -77,20 +83,27 @@ def _tail_bytes(path: Path, count: int) -> tuple[bytes, int]:
                 position -= step
                 file.seek(position)
                 data = file.read(step) + data
-    except FileNotFoundError:
+    except OSError as error:
+        if must and not isinstance(error, FileNotFoundError):
+            raise refusal(path, error) from error
         return b"", 0
     kept = data.splitlines(keepends=True)[-count:] if count else []
     return b"".join(kept), size
 
 
 def tail(path: Path, count: int) -> list[str]:
-    """The last `count` lines of a log, as they may be shown; empty if there is none."""
-    return [clean(line) for line in _tail_bytes(path, count)[0].decode(errors="replace").split("\n") if line]
+    """The last `count` lines of a log, as they may be shown; empty if there is none. Raises LaunchError."""
+    return _lines(_tail_bytes(path, count, must=True)[0])
+
+
+def _lines(data: bytes) -> list[str]:
+    return [clean(line) for line in data.decode(errors="replace").split("\n") if line]
 
 
 def last_words(path: Path, count: int) -> list[str]:
-    """The last `count` lines that the present incarnation wrote, blank ones left out."""
-    lines = tail(path, count)
+    """The last `count` lines that the present incarnation wrote, blank ones left out; none if they cannot be
+    read, for they are asked for while there is worse to tell."""
+    lines = _lines(_tail_bytes(path, count, must=False)[0])
     for index in range(len(lines) - 1, -1, -1):
         if lines[index].startswith(SEPARATOR):
             lines = lines[index + 1 :]
@@ -133,10 +146,11 @@ class Follower:
 
 
 async def follow(paths: Sequence[tuple[str, Path]], count: int) -> AsyncIterator[tuple[str, str]]:
-    """(name, line) of the last `count` lines of each log, then of every line as it comes; never ends."""
+    """(name, line) of the last `count` lines of each log, then of every line as it comes; never ends. Raises
+    LaunchError."""
     followers: list[tuple[str, Follower]] = []
     for name, path in paths:
-        data, size = _tail_bytes(path, count)
+        data, size = _tail_bytes(path, count, must=True)
         *whole, partial = data.split(b"\n")
         for line in whole:
             yield name, clean(line.decode(errors="replace"))

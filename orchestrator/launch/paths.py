@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.errors import LaunchError
@@ -15,6 +16,22 @@ from orchestrator.errors import LaunchError
 LOCK_TRIES = 5
 LOCK_PAUSE_S = 0.02
 """Somebody who only looks (`controller_pid`) holds the lock for a moment: one refusal proves nothing."""
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FIXES = {
+    **dict.fromkeys(_FULL, "free some there, or set another `state_dir`"),
+    errno.EROFS: "set a `state_dir` that can be written",
+    errno.ENOENT: "it was removed meanwhile; run `pdctl up` again",
+    errno.EISDIR: "move it away",
+}
+
+
+def refusal(path: Path, error: OSError) -> LaunchError:
+    """The system's refusal to read or write `path`, with what to do about it."""
+    number = error.errno if error.errno is not None else 0
+    fix = _FIXES.get(number, "is `state_dir` what it should be, and yours?")
+    return LaunchError(f"{path}: {error.strerror or error}; {fix}", reason="state-dir")
 
 
 @contextmanager
@@ -26,10 +43,16 @@ def reaching(path: Path) -> Iterator[None]:
     except (FileNotFoundError, ConnectionRefusedError):
         raise
     except OSError as error:
-        raise LaunchError(
-            f"{path}: {error.strerror or error}; is `state_dir` what it should be, and yours?",
-            reason="state-dir",
-        ) from error
+        raise refusal(path, error) from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """As `reaching`, where that nothing is there is a refusal as well."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(path, error) from error
 
 
 class StateDir:
@@ -59,8 +82,8 @@ class StateDir:
 
     def create(self) -> None:
         """Make the folder, for this user only. Raises LaunchError (`state-dir`) when it cannot be."""
-        try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(self.root, parents=True)
+        with writing(self.root):
             owner = self.root.stat()
             if owner.st_uid != os.geteuid():
                 raise LaunchError(
@@ -70,27 +93,38 @@ class StateDir:
             if owner.st_mode & 0o077:
                 # Plans hold keys, and whoever may write here decides what is run.
                 self.root.chmod(0o700)
-            self.logs.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise LaunchError(
-                f"state directory {self.root}: {error.strerror or error}; set another `state_dir`",
-                reason="state-dir",
-            ) from error
+        _make(self.logs)
+
+
+def _make(folder: Path, *, parents: bool = False) -> None:
+    """Make a folder, unless it is there. Raises LaunchError (`state-dir`) when it cannot be."""
+    try:
+        folder.mkdir(mode=0o700, parents=parents, exist_ok=True)
+    except FileExistsError:
+        raise LaunchError(
+            f"{folder} is no folder; move it away, or set another `state_dir`",
+            reason="state-dir",
+        ) from None
+    except OSError as error:
+        raise LaunchError(
+            f"{folder} cannot be made: {error.strerror or error}; set another `state_dir`", reason="state-dir"
+        ) from error
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` in one step, readable by this user only."""
+    """Replace `path` by `data` in one step, readable by this user only. Raises LaunchError (`state-dir`)."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with writing(path):
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 class Lock:
@@ -101,8 +135,8 @@ class Lock:
         self._fd: int | None = None
 
     def acquire(self) -> bool:
-        """Take it; False if another process has it. Raises LaunchError when the file cannot be opened."""
-        with reaching(self._path):
+        """Take it; False if another process has it. Raises LaunchError when the file cannot be written."""
+        with writing(self._path):
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         for left in range(LOCK_TRIES, 0, -1):
             try:
@@ -113,10 +147,26 @@ class Lock:
                     os.close(fd)
                     return False
                 time.sleep(LOCK_PAUSE_S)
-        os.ftruncate(fd, 0)
-        os.write(fd, f"{os.getpid()}\n".encode())
+        # Held from here on: of a controller that cannot write its number down, less is known, no more.
         self._fd = fd
+        with suppress(OSError):
+            os.ftruncate(fd, 0)
+            os.write(fd, f"{os.getpid()}\n".encode())
         return True
+
+    def check(self) -> None:
+        """Raise LaunchError (`state-dir`) if its file is not the one that is held any more: then nothing
+        keeps another process from being the controller as well."""
+        try:
+            there = os.stat(self._path)
+        except OSError:
+            there = None
+        if self._fd is None or there is None or not os.path.samestat(there, os.fstat(self._fd)):
+            raise LaunchError(
+                f"{self._path} was removed or replaced: this controller lets go of what it has started, "
+                "which goes on; `pdctl up` adopts it",
+                reason="state-dir",
+            )
 
     def release(self) -> None:
         """Give it back, if held."""

@@ -3,41 +3,68 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError
 from orchestrator.launch import control
+from orchestrator.launch.adopt import inherit, unit_for
+from orchestrator.launch.local import LocalLauncher
 from orchestrator.launch.oom import OomWatch
 from orchestrator.launch.paths import StateDir, controller_pid, reaching
 from orchestrator.launch.postmortem import found_dead
 from orchestrator.launch.process import alive, boot_id
-from orchestrator.launch.state import Record, read_records
-from orchestrator.launch.status import UNWATCHED, InstanceStatus, Phase, Status, parse_status, router_last
-from orchestrator.launch.unit import secrets_of, units_of
-from orchestrator.topology.plan import Plan, parse
+from orchestrator.launch.state import Record, read_plan, read_records
+from orchestrator.launch.status import UNWATCHED, InstanceStatus, Phase, Status, router_last
+from orchestrator.launch.unit import Unit, secrets_of, units_of
+from orchestrator.topology.plan import parse
 
 
 async def status(state: StateDir) -> Status:
     """How things stand, from the controller; without one, from its records and the process table."""
     if controller_pid(state) is not None:
-        return parse_status((await control.call(state, "status"))["status"])
-    records, plan, boot = read_records(state.db), _plan(state), boot_id()
-    units = units_of(plan) if plan is not None else {}
-    struck = secrets_of(plan) if plan is not None else frozenset()
+        return await control.status(state)
+    records, problem = _records(state)
+    boot, units = boot_id(), _units(state)
+    left = inherit(records, LocalLauncher(state).find(), state.id, boot, alive)
+    living = {a.record.name: a.record for a in left.adoptions}
     found: list[InstanceStatus] = []
-    for record in records.values():
-        identity = record.identity(boot)
-        lives = identity is not None and alive(identity)
-        if not lives:
-            if _stopped(record):
-                continue
-            if record.state not in (State.FATAL, State.STOPPED):
-                failure, code = found_dead(state, record, units.get(record.name), struck, OomWatch())
-                record = replace(record, last_error=failure.full, exit_code=code)
-        found.append(_unwatched(state, record, lives=lives))
-    return Status(Phase.UNWATCHED if found else Phase.STOPPED, instances=router_last(found))
+    for name in dict.fromkeys((*records, *living)):
+        record = living.get(name)
+        if record is not None:
+            found.append(_unwatched(state, _told(record, units), lives=True))
+        elif not _stopped(records[name]):
+            found.append(_unwatched(state, _dead(state, records[name], units.get(name)), lives=False))
+    phase = Phase.UNWATCHED if found else Phase.STOPPED
+    return Status(phase, problem=problem, instances=router_last(found))
+
+
+def _records(state: StateDir) -> tuple[Mapping[str, Record], str]:
+    """The records, or why they cannot be read: what lives is found without them."""
+    try:
+        return read_records(state.db), ""
+    except LaunchError as error:
+        if error.reason == "state-newer":
+            raise
+        return {}, error.message
+
+
+def _told(record: Record, units: Mapping[str, Unit]) -> Record:
+    """The record of one that lives; what it does not know itself, the plan does."""
+    unit = unit_for(record, units)
+    return replace(record, pool=unit.pool, role=unit.role, url=unit.url, ports=unit.ports)
+
+
+def _dead(state: StateDir, record: Record, unit: Unit | None) -> Record:
+    """The record of one that was not stopped on purpose, with what is known of its end."""
+    if record.state in (State.FATAL, State.STOPPED):
+        return record
+    # Without secrets to strike out: no line of its log is shown here.
+    failure, code = found_dead(state, record, unit, (), OomWatch())
+    return replace(record, state=State.STOPPED, last_error=failure.full, exit_code=code)
 
 
 def _stopped(record: Record) -> bool:
@@ -50,12 +77,11 @@ def _stopped(record: Record) -> bool:
 def _unwatched(state: StateDir, record: Record, *, lives: bool) -> InstanceStatus:
     """One unit without a controller."""
     now_s = time.time()
-    failed = record.state is State.FATAL
     return InstanceStatus(
         name=record.name,
         pool=record.pool,
         role=record.role,
-        state=record.state if lives or failed else State.STOPPED,
+        state=record.state,
         url=record.url,
         ports=dict(record.ports),
         log=str(state.log(record.name)),
@@ -69,24 +95,43 @@ def _unwatched(state: StateDir, record: Record, *, lives: bool) -> InstanceStatu
     )
 
 
-def _plan(state: StateDir) -> Plan | None:
-    """The plan that was being run; None if there is none that can be read."""
+def _units(state: StateDir) -> Mapping[str, Unit]:
+    """The units of the plan that was being run, for what their adapters make of a log; none if it cannot be
+    read."""
     try:
-        with reaching(state.plan):
-            return parse(state.plan.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
+        return units_of(parse(state.plan.read_bytes()))
+    except (OSError, ValueError, LaunchError):
+        return {}
 
 
 def secrets(state: StateDir) -> frozenset[str]:
-    """The secrets of the plan in `state`, to be struck out of what is shown; none if there is no plan."""
-    plan = _plan(state)
-    return secrets_of(plan) if plan is not None else frozenset()
+    """The secrets of the plan in `state`, to be struck out of what is shown; none if there is no plan.
+
+    Raises LaunchError when there may be secrets and none can be told.
+    """
+    try:
+        with reaching(state.plan):
+            return secrets_of(parse(state.plan.read_bytes()))
+    except FileNotFoundError:
+        return frozenset()
+    except ValueError:
+        # Cut off, or of another version; it is remembered once more as it was asked for.
+        return _asked_for(state)
+
+
+def _asked_for(state: StateDir) -> frozenset[str]:
+    try:
+        data = read_plan(state.db)
+        return frozenset() if data is None else secrets_of(parse(data))
+    except ValueError:
+        return frozenset()
 
 
 def log_files(state: StateDir, name: str | None) -> list[tuple[str, Path]]:
     """(name, path) of the log of one unit (or `controller`), or of all units. Raises LaunchError."""
-    known = {path.stem: path for path in sorted(state.logs.glob("*.log"))}
+    known: dict[str, Path] = {}
+    with reaching(state.logs), suppress(FileNotFoundError):
+        known = {path.stem: path for path in sorted(state.logs.iterdir()) if path.suffix == ".log"}
     if name is not None:
         if name not in known:
             shown = ", ".join(known) or "none yet"

@@ -10,15 +10,17 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError
+from orchestrator.fabric import unix
 from orchestrator.launch import control, logs
 from orchestrator.launch.controller import controller, signals_stop
 from orchestrator.launch.local import LocalLauncher
-from orchestrator.launch.paths import Lock, StateDir, controller_pid, reaching
+from orchestrator.launch.paths import Lock, StateDir, controller_pid, reaching, writing
 from orchestrator.launch.process import MARK, MARK_DIGEST, Identity, alive, identify
+from orchestrator.launch.state import read_records
 from orchestrator.launch.status import Phase, Status
 from orchestrator.launch.supervisor import Supervisor
 from orchestrator.launch.unit import ROUTER
@@ -49,6 +51,7 @@ async def up_detached(plan: Plan, view: View, timeout_s: float | None) -> Status
     state = StateDir(plan.state_dir)
     _tell_other_file(plan, state, view)
     if controller_pid(state) is None:
+        _tell_damaged(state, view)
         await _start_controller(state)
     return await _hand_over(plan, state, view, timeout_s)
 
@@ -67,6 +70,7 @@ async def up_foreground(plan: Plan, view: View, timeout_s: float | None) -> Stat
     if not lock.acquire():
         view.say(f"pid {controller_pid(state)} looks after this deployment; it takes over the plan")
         return await _hand_over(plan, state, view, timeout_s)
+    _tell_damaged(state, view)
     async with controller(state, lock) as supervisor, signals_stop(supervisor):
         supervisor.apply(plan)
         return await _stay(supervisor, view, timeout_s)
@@ -75,12 +79,21 @@ async def up_foreground(plan: Plan, view: View, timeout_s: float | None) -> Stat
 def _tell_other_file(plan: Plan, state: StateDir, view: View) -> None:
     """Say so when what runs here was described by another file: two topologies may bear one name."""
     try:
-        with reaching(state.plan):
-            before = parse(state.plan.read_bytes()).file
-    except (FileNotFoundError, ValueError):
+        before = parse(state.plan.read_bytes()).file
+    except (OSError, ValueError):
+        # There is none, or whoever runs it next will say what is wrong with it.
         return
     if before != plan.file:
         view.say(f"{state.root} was last run from {before}; it is made to follow {plan.file} now")
+
+
+def _tell_damaged(state: StateDir, view: View) -> None:
+    """Say so when the controller that is to come will put its database aside."""
+    try:
+        read_records(state.db)
+    except LaunchError as error:
+        if error.reason == "state-damaged":
+            view.say(error.message)
 
 
 async def _stay(supervisor: Supervisor, view: View, timeout_s: float | None) -> Status:
@@ -131,41 +144,58 @@ async def _until_settled(state: StateDir, view: View, timeout_s: float | None) -
 
 
 async def _start_controller(state: StateDir) -> None:
-    """Start a detached controller and return once it holds the lock. Raises LaunchError with its words."""
+    """Start a detached controller and return once it listens, or another one is found to hold the lock.
+    Raises LaunchError with its words."""
     state.create()
-    path = state.log("controller")
-    child, begin = _spawn_controller(state)
+    child, words = _spawn_controller(state)
     give_up_s = time.monotonic() + START_S
-    while controller_pid(state) is None:
-        code = child.poll()
-        if code is not None or time.monotonic() > give_up_s:
-            with path.open(errors="replace") as file:
-                file.seek(begin)
-                words = file.read().strip()
-            why = f"ended with code {code}" if code is not None else f"took no lock within {START_S:g} s"
-            raise LaunchError(f"the controller {why}: {words or f'see {path}'}", reason="controller-failed")
-        await asyncio.sleep(POLL_S)
+    with words:
+        while not _listens(state, child.pid):
+            code = child.poll()
+            if code == LaunchError.exit_code and controller_pid(state) is not None:
+                # Somebody else's was quicker.
+                return
+            if code is not None or time.monotonic() > give_up_s:
+                see = f"see {state.log('controller')}"
+                why = f"does not listen after {START_S:g} s; {see}"
+                if code is not None:
+                    why = f"ended with code {code}: {words.read() or see}"
+                raise LaunchError(f"the controller {why}", reason="controller-failed")
+            await asyncio.sleep(POLL_S)
 
 
-def _spawn_controller(state: StateDir) -> tuple[subprocess.Popen[bytes], int]:
-    """A detached controller, and where in its log its words begin."""
+def _listens(state: StateDir, pid: int) -> bool:
+    """Whether the process `pid` is the controller, and can be spoken to."""
+    with reaching(state.control):
+        return controller_pid(state) == pid and unix.answers(state.control)
+
+
+def _spawn_controller(state: StateDir) -> tuple[subprocess.Popen[bytes], TextIO]:
+    """A detached controller, and the end of a pipe in which it says why it ends, should it. Not read from
+    its log: that may lie on a full disk."""
     path = state.log("controller")
-    with reaching(path):
+    with writing(path):
         log = logs.open_append(path)
+    words, tell = os.pipe()
     try:
-        begin = os.fstat(log).st_size
+        module = [sys.executable, "-P", "-m", "orchestrator.launch"]
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "orchestrator.launch", "--state", str(state.root), "--await-plan"],
+            [*module, "--state", str(state.root), "--await-plan", "--tell", str(tell)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd=state.root,
             env={k: v for k, v in os.environ.items() if k not in (MARK, MARK_DIGEST)},
             start_new_session=True,
+            pass_fds=(tell,),
         )
+    except BaseException:
+        os.close(words)
+        raise
     finally:
         os.close(log)
-    return child, begin
+        os.close(tell)
+    return child, os.fdopen(words, errors="replace")
 
 
 async def down(state: StateDir, view: View, *, force: bool = False) -> bool:
@@ -183,7 +213,8 @@ async def down(state: StateDir, view: View, *, force: bool = False) -> bool:
     lock = Lock(state)
     if not lock.acquire():
         return await down(state, view, force=force)
-    async with controller(state, lock) as supervisor, signals_stop(supervisor):
+    _tell_damaged(state, view)
+    async with controller(state, lock, stopping=True) as supervisor, signals_stop(supervisor):
         found = not supervisor.idle
         if found:
             view.say("no controller runs; stopping what the last one left")

@@ -56,6 +56,8 @@ class Shell:
     tuning: Tuning = field(default_factory=Tuning)
     secrets: frozenset[str] = frozenset()
     oom: OomWatch = field(default_factory=OomWatch)
+    check: Callable[[], None] = lambda: None
+    """Raises LaunchError when this is not the controller any more; called before anything is started."""
     changed: Callable[[], None] = lambda: None
     """Called whenever something worth showing has changed."""
     router_ready: Callable[[], Awaitable[None]] = _nothing

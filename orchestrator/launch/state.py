@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError
+from orchestrator.launch.paths import refusal, writing
 from orchestrator.launch.process import Identity
 
+log = logging.getLogger(__name__)
+
+BUSY_S = 1.0
+"""How long a stranger's lock is waited for: nobody but the one controller has business here."""
 SCHEMA = 1
 """Number of the schema below (SQLite's `user_version`); an older file is brought up to it on opening."""
 
@@ -61,6 +70,14 @@ class Record:
 
 
 _COLUMNS = tuple(f.name for f in fields(Record))
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("name", "pool", "role", "url", "ports", "digest", "state", "last_error"), (str,)),
+    **dict.fromkeys(("incarnation", "restarts"), (int,)),
+    **dict.fromkeys(("drain_s", "changed_s"), (int, float)),
+    **dict.fromkeys(("pid", "ticks", "exit_code"), (int, NoneType)),
+    "started_s": (int, float, NoneType),
+    "boot": (str, NoneType),
+}
 # An update in place keeps the order in which units were first put: the plan's.
 _PUT = (
     f"INSERT INTO instances ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "
@@ -69,9 +86,29 @@ _PUT = (
 
 
 def _record(row: sqlite3.Row) -> Record:
+    """The record in a row. Raises ValueError for one that no pdctl has written."""
     values: dict[str, Any] = {name: row[name] for name in _COLUMNS}
-    values |= {"ports": json.loads(values["ports"]), "state": State(values["state"])}
-    return Record(**values)
+    for name, kinds in _KINDS.items():
+        # SQLite stores whatever it is given, whatever the column was declared as.
+        if not isinstance(values[name], kinds):
+            raise ValueError(f"{name} of {values['name']!r} is {values[name]!r}")
+    ports = json.loads(values["ports"])
+    if not isinstance(ports, dict) or not all(isinstance(port, int) for port in ports.values()):
+        raise ValueError(f"ports of {values['name']!r} are {ports!r}")
+    return Record(**{**values, "ports": ports, "state": State(values["state"])})
+
+
+_UNUSABLE = {
+    "locked": "another process has it open; `fuser` names it",
+    "full": "free some space there, or set another `state_dir`",
+    "readonly": "make it writable for you, or set another `state_dir`",
+    "unable to open": "is it a file, and may you read and write it and its folder?",
+    "I/O": "is it a file, and is there space left on its disk?",
+}
+"""What to do, by words of SQLite's complaint."""
+
+_FOREIGN = re.compile(r"no such (table|column)|has no column")
+"""SQLite's complaint of a sound database that somebody else has made."""
 
 
 @contextmanager
@@ -79,26 +116,49 @@ def _explained(path: Path) -> Iterator[None]:
     """Turn SQLite's complaints into one that says what to do."""
     try:
         yield
-    except (OSError, sqlite3.DatabaseError, ValueError, KeyError, IndexError) as error:
-        if isinstance(error, sqlite3.OperationalError | OSError):
-            raise LaunchError(f"{path}: {error}", reason="state-unusable") from error
+    except OSError as error:
+        raise refusal(path, error) from error
+    except (sqlite3.DatabaseError, ValueError, KeyError, IndexError) as error:
+        if isinstance(error, sqlite3.OperationalError) and not _FOREIGN.search(str(error)):
+            fix = next((f"; {fix}" for word, fix in _UNUSABLE.items() if word in str(error)), "")
+            raise LaunchError(f"{path}: {error}{fix}", reason="state-unusable") from error
         raise LaunchError(
-            f"{path} is damaged ({error}). Move it away and run `pdctl up` again: running processes are "
-            "found by their marker and adopted",
+            f"{path} is damaged, or not pdctl's ({error}); `pdctl up` and `pdctl down` put it aside, and "
+            "find running processes by their marker",
             reason="state-damaged",
         ) from error
 
 
-class Store:
-    """The state database, open for writing. Only the holder of the controller lock may open it."""
+def put_aside(path: Path) -> Path:
+    """Rename a database that cannot be used, with what belongs to it; its new name."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    with writing(path):
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.replace(f"{path}{suffix}", f"{aside}{suffix}")
+    return aside
 
-    def __init__(self, path: Path) -> None:
-        """Open or create it. Raises LaunchError: damaged, unusable, or of a newer pdctl."""
-        self._path = path
+
+class Store:
+    """The state database, open for writing. Only the holder of the controller lock may open it.
+
+    `problem` says why rows could not be written lately (a full disk, say), else it is empty: those who run
+    engines go on without, and `flush` tries again.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Open or create it; without a path, one that is forgotten. Raises LaunchError: damaged, unusable, or
+        of a newer pdctl."""
+        memory = path is None
+        self._path = path = path or Path(":memory:")
+        self._unwritten: dict[str, Record] = {}
+        self.problem = ""
         with _explained(path):
-            # Made here and not by SQLite: nobody else may read it, whatever the umask.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._db = sqlite3.connect(path, isolation_level=None)
+            if not memory:
+                # Made here and not by SQLite: nobody else may read it, whatever the umask.
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
             try:
                 self._db.row_factory = sqlite3.Row
                 _check_version(self._db, path)
@@ -106,6 +166,8 @@ class Store:
                 self._db.execute("PRAGMA synchronous=NORMAL")
                 self._db.executescript(_TABLES)
                 self._db.execute(f"PRAGMA user_version={SCHEMA}")
+                # Now, while whoever opens it can still do something about rows that mean nothing.
+                _records(self._db)
             except BaseException:
                 self._db.close()
                 raise
@@ -115,11 +177,25 @@ class Store:
         self._db.close()
 
     def put(self, record: Record) -> None:
-        """Write one unit's row."""
-        values = [getattr(record, name) for name in _COLUMNS]
-        values[_COLUMNS.index("ports")] = json.dumps(dict(record.ports))
-        with _explained(self._path):
-            self._db.execute(_PUT, values)
+        """Write one unit's row, now or by a later `flush`. Raises LaunchError when the file is damaged."""
+        self._unwritten[record.name] = record
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that could not be written before. Raises LaunchError when the file is damaged."""
+        try:
+            for name, record in list(self._unwritten.items()):
+                with _explained(self._path):
+                    self._db.execute(_PUT, _row(record))
+                del self._unwritten[name]
+        except LaunchError as error:
+            if error.reason == "state-damaged":
+                raise
+            if not self.problem:
+                log.error("%s", error.message)
+            self.problem = error.message
+        else:
+            self.problem = ""
 
     def records(self) -> dict[str, Record]:
         """All rows by name."""
@@ -134,13 +210,25 @@ class Store:
     def plan(self) -> bytes | None:
         """The plan last asked for, if any ever was."""
         with _explained(self._path):
-            row = self._db.execute("SELECT value FROM meta WHERE key='plan'").fetchone()
-        return None if row is None else bytes(row["value"])
+            return _plan(self._db)
+
+
+def _row(record: Record) -> list[Any]:
+    values = [getattr(record, name) for name in _COLUMNS]
+    values[_COLUMNS.index("ports")] = json.dumps(dict(record.ports))
+    return values
 
 
 def _records(db: sqlite3.Connection) -> dict[str, Record]:
     rows = db.execute(f"SELECT {', '.join(_COLUMNS)} FROM instances ORDER BY rowid").fetchall()
-    return {row["name"]: _record(row) for row in rows}
+    return {record.name: record for record in map(_record, rows)}
+
+
+def _plan(db: sqlite3.Connection) -> bytes | None:
+    row = db.execute("SELECT value FROM meta WHERE key='plan'").fetchone()
+    if row is not None and not isinstance(row["value"], bytes):
+        raise ValueError("the plan is no blob")
+    return None if row is None else row["value"]
 
 
 def _check_version(db: sqlite3.Connection, path: Path) -> int:
@@ -156,8 +244,23 @@ def _check_version(db: sqlite3.Connection, path: Path) -> int:
 
 def read_records(path: Path) -> dict[str, Record]:
     """All rows of a database that nobody may be writing; empty if there is none. Raises LaunchError."""
-    if not path.exists():
-        return {}
-    with _explained(path), closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
-        db.row_factory = sqlite3.Row
-        return _records(db) if _check_version(db, path) else {}
+    with _reading(path) as db:
+        return {} if db is None else _records(db)
+
+
+def read_plan(path: Path) -> bytes | None:
+    """The plan last asked for, from a database that nobody may be writing. Raises LaunchError."""
+    with _reading(path) as db:
+        return None if db is None else _plan(db)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """The database, not to be written; None if there is none, or nothing in it yet."""
+    with _explained(path):
+        if not path.exists():
+            yield None
+            return
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as db:
+            db.row_factory = sqlite3.Row
+            yield db if _check_version(db, path) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -79,7 +79,7 @@ class Supervisor:
             name=fleet.plan.name if fleet.plan else "",
             url=router.url if router else "",
             controller_pid=os.getpid(),
-            problem=self._problem,
+            problem="; ".join(filter(None, (self._problem, self._shell.store.problem))),
             instances=router_last(k.status() for k in fleet.keepers.values()),
             external=tuple(f"{i.name} {i.url}" for i in fleet.instances.values() if i.external),
         )
@@ -136,17 +136,22 @@ class Supervisor:
 
     def _last_units(self) -> dict[str, Unit]:
         """The units of the plan that was being run; none if it cannot be read any more."""
+        path = self._shell.state.plan
         try:
-            plan = parse(self._shell.state.plan.read_bytes())
+            plan = parse(path.read_bytes())
+            units = units_of(plan)
         except FileNotFoundError:
             return {}
-        except ValueError:
+        except OSError as error:
+            log.warning("%s is not used: %s", path, error.strerror or error)
+            return {}
+        except (ValueError, LaunchError):
             # Not the error itself: it quotes what it did not like, and plans hold keys.
-            log.warning("%s is not used: it is no plan of this version", self._shell.state.plan)
+            log.warning("%s is not used: it is no plan of this version", path)
             return {}
         self._fleet.instances = {i.name: i for i in plan.instances}
         self._shell.secrets |= secrets_of(plan)
-        return units_of(plan)
+        return units
 
     def resume(self) -> None:
         """Apply the plan that was last asked for. Raises LaunchError as `apply`, or when there is none."""
@@ -238,7 +243,11 @@ class Supervisor:
 
         async def go() -> None:
             await _ended(before)
-            self._problem = await work()
+            try:
+                self._problem = await work()
+            except* LaunchError as failed:
+                # The plan cannot be written down, say: what runs is looked after all the same.
+                self._problem = "; ".join(dict.fromkeys(_messages(failed)))
 
         self._rollout = asyncio.create_task(go(), name="rollout")
         self._rollout.add_done_callback(self._fleet.note_failure)
@@ -250,7 +259,9 @@ class Supervisor:
         """Keep logs small and family trees known."""
         tuning = self._shell.tuning
         while True:
+            self._shell.check()
             self._shell.oom.look()
+            self._shell.store.flush()
             await asyncio.sleep(tuning.housekeeping_s)
             self._shell.launcher.remember(self._fleet.processes())
             for path in list(self._shell.state.logs.glob("*.log")):
@@ -296,6 +307,15 @@ class Supervisor:
         for task in (self._rollout, self._stop, *self._chores):
             await _ended(task)
         await self._fleet.close()
+
+
+def _messages(group: BaseExceptionGroup[LaunchError]) -> Iterator[str]:
+    """What the errors in a group say."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _messages(error)
+        else:
+            yield error.message
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:

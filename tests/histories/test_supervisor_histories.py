@@ -173,7 +173,7 @@ async def test_a_program_that_does_not_exist_is_not_tried_again(stage: Stage) ->
     async with stage.supervisor() as supervisor:
         supervisor.apply(stage.plan(unit("p0")))
         (bad,) = (await until(supervisor, Phase.FAILED)).instances
-        assert (bad.restarts, bad.last_error) == (0, "engine cannot be started: No such file or directory")
+        assert (bad.restarts, bad.last_error) == (0, "cannot be started: engine: No such file or directory")
 
 
 async def test_a_port_taken_in_the_back_off_is_a_failure_that_may_pass(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -54,6 +55,43 @@ async def test_a_refusal_reaches_the_client_with_its_reason(bench: Any) -> None:
         assert error.value.reason == "no-instance"
         with pytest.raises(LaunchError, match="knows no 'fly'"):
             await control.call(bench.state, "fly")
+
+
+async def test_a_socket_that_is_removed_is_there_again(bench: Any) -> None:
+    async with bench.controller():
+        bench.state.control.unlink()
+        assert (await control.status(bench.state)).phase is Phase.READY
+
+
+async def test_who_listens_without_the_lock_is_no_controller(bench: Any) -> None:
+    bench.state.create()
+    with closing(unix.bind(bench.state.control)) as stranger:
+        stranger.listen()
+        with pytest.raises(LaunchError, match="no controller runs"):
+            await control.call(bench.state, "status")
+        async with bench.controller():
+            assert (await control.status(bench.state)).phase is Phase.READY
+
+
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 400\r\n\r\n", b"[]\n", b'{"ok": true, "status": {"phase": 7}}\n']
+)
+async def test_nonsense_for_an_answer_is_told(bench: Any, said: bytes) -> None:
+    bench.state.create()
+    lock = Lock(bench.state)
+    assert lock.acquire()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(said)
+        writer.close()
+
+    listener = unix.bind(bench.state.control)
+    async with await asyncio.start_unix_server(answer, sock=listener):
+        with pytest.raises(LaunchError) as error:
+            await control.status(bench.state)
+    lock.release()
+    assert error.value.reason == "protocol"
 
 
 async def test_a_client_of_another_version_is_told_what_to_do(bench: Any) -> None:

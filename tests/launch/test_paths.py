@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import LaunchError
-from orchestrator.launch.paths import Lock, StateDir, controller_pid, write_private
+from orchestrator.launch.paths import Lock, StateDir, controller_pid, reaching, write_private, writing
 
 
 def test_it_is_made_private_and_a_loose_one_is_tightened(tmp_path: Path) -> None:
@@ -25,7 +27,19 @@ def test_it_is_made_private_and_a_loose_one_is_tightened(tmp_path: Path) -> None
 
 def test_a_file_in_its_place_is_told(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
-    with pytest.raises(LaunchError, match=r"state directory .*/state: .*`state_dir`"):
+    with pytest.raises(LaunchError, match=r"/state is no folder; .*`state_dir`"):
+        StateDir(tmp_path / "state").create()
+
+
+def test_a_file_in_the_place_of_its_logs_is_told(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("")
+    with pytest.raises(LaunchError, match=r"/logs is no folder; .*`state_dir`"):
+        StateDir(tmp_path).create()
+
+
+def test_a_link_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+    (tmp_path / "state").symlink_to(tmp_path / "none")
+    with pytest.raises(LaunchError, match=r"/state is no folder"):
         StateDir(tmp_path / "state").create()
 
 
@@ -57,9 +71,47 @@ def test_files_are_replaced_in_one_step_and_private(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.mkdir()
-    with pytest.raises(OSError):
+    with pytest.raises(LaunchError, match=r"plan\.json: Is a directory; move it away") as error:
         write_private(path, b"new")
+    assert error.value.reason == "state-dir"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.ENOSPC, "No space left on device; free some there, or set another `state_dir`"),
+        (errno.EROFS, "Read-only file system; set a `state_dir` that can be written"),
+        (errno.EACCES, "Permission denied; is `state_dir` what it should be, and yours?"),
+        (errno.ENOENT, "it was removed meanwhile; run `pdctl up` again"),
+    ],
+)
+def test_every_refusal_names_the_file_and_the_way_out(number: int, fix: str) -> None:
+    with (
+        pytest.raises(LaunchError, match=f"^/s/plan.json: .*{re.escape(fix)}$"),
+        writing(Path("/s/plan.json")),
+    ):
+        raise OSError(number, os.strerror(number))
+
+
+def test_that_nothing_is_there_is_an_answer_to_a_reader() -> None:
+    with pytest.raises(FileNotFoundError), reaching(Path("/s/plan.json")):
+        raise FileNotFoundError(errno.ENOENT, "")
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["removed", "replaced"])
+def test_a_lock_whose_file_is_gone_keeps_nobody_out(tmp_path: Path, again: bool) -> None:
+    state = StateDir(tmp_path / "state")
+    state.create()
+    lock = Lock(state)
+    assert lock.acquire()
+    lock.check()
+    state.lock.unlink()
+    if again:
+        state.lock.write_text("1")
+    with pytest.raises(LaunchError, match="was removed or replaced: this controller lets go"):
+        lock.check()
+    lock.release()
 
 
 def test_one_holds_the_lock_and_is_named(tmp_path: Path) -> None:

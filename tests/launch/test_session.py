@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -233,9 +234,50 @@ async def test_a_taken_port_reaches_the_one_who_asked(bench: Any, seen: Seen) ->
 
 async def test_a_controller_that_cannot_start_says_why(bench: Any, seen: Seen) -> None:
     bench.state.create()
-    bench.state.db.write_text("nonsense" * 100)
-    with pytest.raises(LaunchError, match=r"state\.db is damaged .* Move it away"):
+    bench.state.db.mkdir()
+    with pytest.raises(LaunchError, match=r"ended with code 3: .*/state\.db: Is a directory; move it away$"):
         await session.up_detached(bench.plan(bench.engine("p0")), seen, None)
+
+
+async def test_a_damaged_database_keeps_nobody_from_being_adopted(bench: Any, seen: Seen) -> None:
+    plan = bench.plan(bench.engine("p0"))
+    before = pids(await session.up_detached(plan, seen, None))
+    kill_controller(bench)
+    for part in bench.state.root.glob("state.db*"):
+        part.unlink()
+    bench.state.db.write_text("nonsense" * 100)
+    offline = await report.status(bench.state)
+    assert "state.db is damaged" in offline.problem
+    assert pids(offline) == before, "found by its marker"
+    assert [(i.pool, i.url) for i in offline.instances] == [(i.pool, i.url) for i in plan.instances]
+    assert pids(await session.up_detached(plan, seen, None)) == before
+    assert [said for said in seen.said if "put it aside" in said]
+    assert list(bench.state.root.glob("state.db.damaged-*"))
+    await session.down(bench.state, seen)
+
+
+async def test_down_stops_all_where_nothing_can_be_remembered(bench: Any, seen: Seen) -> None:
+    """As on a full disk."""
+    await session.up_detached(bench.plan(bench.engine("p0")), seen, None)
+    kill_controller(bench)
+    for part in bench.state.root.glob("state.db*"):
+        part.unlink()
+    bench.state.db.mkdir()
+    assert await session.down(bench.state, seen)
+    assert not bench.marked()
+
+
+async def test_a_controller_whose_folder_was_removed_lets_go(bench: Any, seen: Seen) -> None:
+    """Else it would start again what the next one, which cannot know of it, stops."""
+    bench.tuning = replace(bench.tuning, housekeeping_s=3600.0)
+    async with bench.controller() as supervisor:
+        supervisor.apply(bench.plan(bench.engine("p0")))
+        await bench.until(supervisor, Phase.READY)
+        shutil.rmtree(bench.state.root)
+        assert await session.down(bench.state, seen)
+        with pytest.raises(LaunchError, match="was removed or replaced: this controller lets go"):
+            await bench.until(supervisor, Phase.STOPPED)
+    assert not bench.marked()
 
 
 async def test_a_detached_controller_takes_term_for_down(bench: Any, seen: Seen) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError
 from orchestrator.launch.process import Identity
-from orchestrator.launch.state import SCHEMA, Record, Store, read_records
+from orchestrator.launch.state import SCHEMA, Record, Store, put_aside, read_records
 
 FULL = Record(
     name="p1",
@@ -81,7 +82,7 @@ def test_no_plan_yet(path: Path) -> None:
 @pytest.mark.parametrize("use", [Store, read_records])
 def test_a_damaged_one_is_told_with_the_way_out(path: Path, content: bytes, use: type[Store]) -> None:
     path.write_bytes(content)
-    with pytest.raises(LaunchError, match=r"state\.db is damaged .* Move it away") as error:
+    with pytest.raises(LaunchError, match=r"state\.db is damaged, or not pdctl's .* put it aside") as error:
         use(path)
     assert error.value.reason == "state-damaged"
 
@@ -108,9 +109,73 @@ def test_a_state_that_no_table_knows_is_damage(path: Path) -> None:
         read_records(path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ports='[1]'",
+        'ports=\'{"http": "x"}\'',
+        "ports='{'",
+        "pid='x'",
+        "incarnation=NULL",
+        "started_s='yesterday'",
+        "drain_s='long'",
+        "boot=X'00'",
+        "name=X'00'",
+    ],
+)
+@pytest.mark.parametrize("use", [Store, read_records])
+def test_a_row_that_no_pdctl_wrote_is_damage(path: Path, change: str, use: type[Store]) -> None:
+    """SQLite keeps whatever it is given, whatever the column was declared as."""
+    store = Store(path)
+    store.put(FULL)
+    store.close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"UPDATE instances SET {change}")
+    with pytest.raises(LaunchError) as error:
+        use(path)
+    assert error.value.reason == "state-damaged"
+
+
+def test_a_sound_database_of_somebody_else_s_is_put_aside_whole(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE instances (a)")
+    with pytest.raises(LaunchError) as error:
+        Store(path)
+    assert error.value.reason == "state-damaged"
+    Path(f"{path}-wal").write_bytes(b"x")
+    aside = put_aside(path)
+    assert aside.name.startswith("state.db.damaged-")
+    assert Path(f"{aside}-wal").exists()
+    assert read_records(path) == {}
+
+
 def test_a_folder_in_its_place(tmp_path: Path) -> None:
-    with pytest.raises((LaunchError, OSError)):
+    with pytest.raises(LaunchError, match="Is a directory; move it away"):
         Store(tmp_path)
+
+
+def test_what_cannot_be_written_now_is_written_later(path: Path) -> None:
+    """A lock stands here for a full disk: SQLite refuses either in the same way."""
+    store = Store(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        store.put(FULL)
+        assert "state.db: database is locked; another process has it open" in store.problem
+        with pytest.raises(LaunchError, match="database is locked"):
+            store.put_plan(b"plan")
+    assert read_records(path) == {}
+    store.flush()
+    assert store.problem == ""
+    assert read_records(path) == {FULL.name: FULL}
+    store.close()
+
+
+def test_one_without_a_file_is_forgotten(tmp_path: Path) -> None:
+    store = Store(None)
+    store.put(FULL)
+    assert store.records() == {FULL.name: FULL}
+    store.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_of_another_boot_is_no_identity() -> None:

@@ -317,6 +317,30 @@ async def test_logs_are_kept_small_while_the_engine_writes(bench: Any) -> None:
         await bench.stop(supervisor)
 
 
+async def test_a_log_that_cannot_be_opened_is_named(bench: Any) -> None:
+    bench.state.create()
+    bench.state.log("p0").mkdir()
+    async with bench.controller() as supervisor:
+        supervisor.apply(bench.plan(bench.engine("p0")))
+        (one,) = (await bench.until(supervisor, Phase.FAILED)).instances
+        assert one.last_error == f"cannot be started: {bench.state.log('p0')}: Is a directory"
+        await bench.stop(supervisor)
+
+
+async def test_a_plan_that_cannot_be_written_down_starts_nothing(bench: Any) -> None:
+    bench.state.create()
+    bench.state.plan.mkdir()
+    async with bench.controller() as supervisor:
+        supervisor.apply(bench.plan(bench.engine("p0")))
+        status = await bench.until(supervisor, Phase.FAILED)
+        assert status.problem == f"{bench.state.plan}: Is a directory; move it away"
+        assert status.instances == ()
+        bench.state.plan.rmdir()
+        supervisor.apply(bench.plan(bench.engine("p0")))
+        await bench.until(supervisor, Phase.READY)
+        await bench.stop(supervisor)
+
+
 async def test_nothing_can_be_resumed_that_never_was(bench: Any) -> None:
     async with bench.controller() as supervisor:
         with pytest.raises(LaunchError, match="no plan was ever run"):
