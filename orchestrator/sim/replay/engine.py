@@ -127,6 +127,20 @@ class LeanEngine:
         self.batch.slowdown = factor
         self._cut(now_s)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no job is here, so that nothing changes by itself."""
+        return self.next_s == inf and not (
+            self.batch.jobs
+            or self._waiting
+            or self._prealloc
+            or self._reserved
+            or self._held
+            or self._gated
+            or self._prefilling
+            or self._preempted
+        )
+
     def queued(self, now_s: float) -> Queued:
         """The queues and the memory as they are; counters are brought up to now."""
         self.advance(now_s)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields
 
 from orchestrator.core.types import Endpoint, Load
 from orchestrator.sim.jobs import Counters
 from orchestrator.sim.replay.engine import LeanEngine
+
+_GIVEN = [f.name for f in fields(Endpoint) if f.init]
+_LOAD = _GIVEN.index("load")
 
 
 class Reader:
@@ -18,10 +21,14 @@ class Reader:
         self._rich = dialect == "sglang"
         self.queue_s = dict.fromkeys(engines, 0)
         self.polls = 0
+        self._idle: set[str] = set()
+        """Engines that had nothing to do when they were last read: their load is what it was until they do."""
 
     def view(self, endpoint: Endpoint, now_s: float, at_s: float) -> Endpoint:
         """The endpoint with its load as it is now, which the router has from `at_s` on."""
         engine = self._engines[endpoint.id]
+        if engine.idle and endpoint.id in self._idle:
+            return endpoint
         queued = engine.queued(now_s)
         c = engine.counters
         waiting = queued.waiting + queued.gated + queued.prealloc
@@ -36,7 +43,13 @@ class Reader:
             prefilling=queued.waiting + queued.gated + queued.prefilling if self._rich else None,
             counters=_counters(c, self._rich),
         )
-        return replace(endpoint, load=load)
+        if engine.idle:
+            self._idle.add(endpoint.id)
+        else:
+            self._idle.discard(endpoint.id)
+        values = [getattr(endpoint, name) for name in _GIVEN]
+        values[_LOAD] = load
+        return Endpoint(*values)
 
     def polled(self) -> None:
         """All have been read once more."""
