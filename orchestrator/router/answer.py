@@ -27,11 +27,11 @@ class Answer(Protocol):
         ...
 
     def end(self) -> None:
-        """Every item's answer is complete."""
+        """Every item's answer is complete, and was not given whole."""
         ...
 
     def usage(self, parts: Sequence[Usage]) -> Usage:
-        """The tokens of the whole request, from those of its items."""
+        """The tokens of the whole request, from those of its several items."""
         ...
 
 
@@ -56,9 +56,8 @@ class Single:
         self.exchange.respond(status, body, lines=replies.named(self._record) + replies.passed(headers))
 
     def end(self) -> None:
-        """End the stream, if it was one."""
-        if not self.exchange.ended:
-            self.exchange.end()
+        """End the stream."""
+        self.exchange.end()
 
     def usage(self, parts: Sequence[Usage]) -> Usage:
         """What the one item used."""

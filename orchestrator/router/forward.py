@@ -98,7 +98,8 @@ class Unit:
 
     def usage(self) -> Usage:
         """The tokens of the whole request."""
-        return self._answer.usage([item.usage() for item in self._items])
+        items = self._items
+        return items[0].usage() if len(items) == 1 else self._answer.usage([item.usage() for item in items])
 
     def _go_on(self) -> None:
         """What follows from what has happened."""
@@ -289,7 +290,7 @@ class Unit:
         self._drop(call, "ok")
         item.fed_s = now_s = self._road.clock.now_s()
         if self._record.first_s is None:
-            self._record.mark(leg.kind.value, now_s)
+            self._record.mark(str(leg.kind), now_s)
         if leg.kind is LegKind.PREFILL:
             self._road.counts.stage("prefill", now_s - call.sent_s)
             if item.merges:
@@ -333,11 +334,12 @@ class Unit:
         item.done = True
         if len(self._items) > 1 and not all(one.done for one in self._items):
             return
-        try:
-            self._answer.end()
-        except LegFailed as error:
-            self._fail(error, call.leg.endpoint)
-            return
+        if not self.exchange.ended:
+            try:
+                self._answer.end()
+            except LegFailed as error:
+                self._fail(error, call.leg.endpoint)
+                return
         self._over_s = self._record.ended_s = now_s
         self._record.mark("answer" if self._record.first_s is None else "decode", now_s)
 

@@ -32,8 +32,8 @@ def plan(
         engine.check(kind, ask.body, apart, decode.facts)
     parts = engine.split(kind, ask.body, apart)
     bodies = (ask.body,) if parts is None else parts
-    sizes = [engine.rooms(kind, body) if apart else 0 for body in bodies]
     merges = apart and engine.needs_merge(kind, ask.body)
+    sizes = [engine.rooms(kind, body) if apart else 0 for body in bodies]
     room = take(sum(sizes)).start
     items = []
     for place, body in enumerate(bodies):

@@ -74,7 +74,8 @@ class RequestReader:
         self._max_body = max_body_bytes
         self._heads: Heads[RequestHead] = Heads() if heads is None else heads
         self._reframed = True
-        self.complete = False
+        self.head: RequestHead | None = None
+        self.complete = self.in_body = False
         self.clear()
 
     def clear(self) -> None:
@@ -94,7 +95,7 @@ class RequestReader:
         self.body_bytes = 0
         self.in_head = self.in_body = self.complete = self.extra = False
         self.wants_continue = False
-        self.head: RequestHead | None = None
+        self.head = None
         self.method = "GET"
         self.target = b""
         self.headers: list[tuple[bytes, bytes]] = []
