@@ -215,21 +215,18 @@ def _last_error(i: InstanceStatus) -> str:
     return f"{i.last_error}, over {brief_s(i.uptime_s)} ago"
 
 
-def ps_rows(instances: Sequence[InstanceStatus]) -> list[list[str]]:
-    """`ps` as a table, the heading first."""
-    rows = [["INSTANCE", "POOL", "ROLE", "STATE", "PID", "UPTIME", "RESTARTS", "URL", "LAST ERROR"]]
+def ps_lines(instances: Sequence[InstanceStatus]) -> Iterator[str]:
+    """`ps` as text: a row each, as narrow as a terminal is, and below them what went wrong last.
+
+    The pool has no column: an instance's name begins with it.
+    """
+    rows = [["INSTANCE", "ROLE", "STATE", "PID", "UPTIME", "RESTARTS", "URL"]]
     for i in instances:
-        rows.append(
-            [
-                i.name,
-                i.pool or "-",
-                i.role,
-                i.state.name,
-                str(i.pid or "-"),
-                brief_s(i.uptime_s) if i.uptime_s is not None else "-",
-                str(i.restarts),
-                i.url,
-                _last_error(i),
-            ]
-        )
-    return rows
+        uptime = brief_s(i.uptime_s) if i.uptime_s is not None else "-"
+        rows.append([i.name, i.role, i.state.name, str(i.pid or "-"), uptime, str(i.restarts), i.url])
+    yield from columns(rows)
+    failed = [i for i in instances if i.last_error]
+    if failed:
+        yield ""
+    for i in failed:
+        yield f"{i.name}: {_last_error(i)}"

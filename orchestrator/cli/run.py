@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, err, load_plan
 from orchestrator.cli.main import INTERRUPTED
-from orchestrator.cli.progress import Progress, columns, failures, ps_rows
+from orchestrator.cli.progress import Progress, failures, ps_lines
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError, Problem, TopologyError
 from orchestrator.launch import logs as log_files
@@ -165,7 +165,7 @@ def ps(
     if as_json:
         typer.echo(json.dumps([ps_object(i) for i in status.instances], indent=2))
     elif status.instances:
-        for line in columns(ps_rows(status.instances)):
+        for line in ps_lines(status.instances):
             typer.echo(line)
         for external in status.external:
             typer.echo(f"external: {external}")

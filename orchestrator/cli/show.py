@@ -12,6 +12,17 @@ from orchestrator.topology.mask import shown
 from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan
 
 _ORIGIN_COLUMN = 64
+ORIGINS = {
+    "topology": "your file, and the line there; `--set` is the command line's",
+    "profile": "the launch profile, and the line there",
+    "pool": "`options` of the pool in your file",
+    "role": "the engine's adapter, because of what the pool is for",
+    "adapter": "the engine's adapter, whatever the pool is for",
+    "encoders": "where the encode pools of this plan listen",
+    "plan": "worked out from your file: model, addresses, ports, GPUs, sizes, time-outs",
+    "pdctl": "how pdctl starts any process",
+}
+"""What the first word of an origin means (docs/topology.md says more); "a + b" is merged from both."""
 
 
 def summary(plan: Plan) -> str:
@@ -33,6 +44,8 @@ def as_text(plan: Plan, *, explain: bool = False) -> Iterator[str]:
     render = _explained if explain else _command
     yield f"# {summary(plan)}"
     yield f"# state: {plan.state_dir}"
+    if explain:
+        yield from _legend(plan)
     for instance in plan.instances:
         yield ""
         yield from _instance_head(instance)
@@ -90,6 +103,18 @@ def _explained(argv: Sequence[Word], env: Mapping[str, Word]) -> Iterator[str]:
         yield _with_origin(f"{name}={shlex.quote(shown(word))}", [word])
     for group in grouped(argv):
         yield _with_origin(" ".join(shlex.quote(shown(word)) for word in group), group)
+
+
+def _legend(plan: Plan) -> Iterator[str]:
+    """What the origins that occur in the plan mean."""
+    words = [word for i in plan.instances for word in (*i.argv, *i.env.values())]
+    if plan.router is not None:
+        words += [*plan.router.argv, *plan.router.env.values()]
+    kinds = {part.split()[0] for word in words for part in word.origin.split(" + ")}
+    yield "# the right column says where each word comes from:"
+    for kind, meaning in ORIGINS.items():
+        if kind in kinds:
+            yield f"#   {kind:<8}  {meaning}"
 
 
 def _with_origin(text: str, words: Sequence[Word]) -> str:

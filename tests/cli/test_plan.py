@@ -6,6 +6,7 @@ Covers app, commands, main, show and route.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,8 +16,10 @@ import pytest
 
 from orchestrator.cli.commands import ORDER, app
 from orchestrator.cli.main import run
+from orchestrator.cli.show import as_text
 from orchestrator.topology.known import json_schema
 from orchestrator.topology.plan import parse
+from orchestrator.topology.planner import plan_file
 from orchestrator.topology.schema import Topology
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,6 +145,20 @@ def test_explain_gives_every_word_its_origin(pdctl: Pdctl, topology: Path) -> No
     words = [line for line in out.splitlines() if line.startswith("  ")]
     assert words
     assert all(line[64:].strip() for line in words), "a word without an origin"
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_origin_is_explained(example: Path) -> None:
+    """What stands in the right column stands above it and in the documentation."""
+    environ = dict.fromkeys(re.findall(r"\$\{env:(\w+)\}", example.read_text()), "some-secret")
+    plan = plan_file(example, (), environ=environ, ask=None)
+    head, *parts = "\n".join(as_text(plan, explain=True)).split("\n\n")
+    meant = {line.split()[1] for line in head.splitlines() if line.startswith("#   ")}
+    rows = [line for part in parts for line in part.splitlines() if line.startswith("  ")]
+    used = {one.split()[0] for row in rows for one in re.split(r", | \+ ", re.split(r"  +", row.strip())[-1])}
+    assert used == meant
+    documented = (ROOT / "docs" / "topology.md").read_text()
+    assert all(f"| `{kind}" in documented for kind in meant)
 
 
 def test_json_and_explain_exclude_each_other(pdctl: Pdctl, topology: Path) -> None:

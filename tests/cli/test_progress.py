@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from orchestrator.cli.progress import Progress, brief_s, columns, failures, ps_rows
+from orchestrator.cli.progress import Progress, brief_s, failures, ps_lines
 from orchestrator.core.lifecycle import State
 from orchestrator.launch.status import InstanceStatus, Phase, Status
 
@@ -163,18 +163,17 @@ def test_below_the_live_table_is_a_line_for_what_the_terminal_echoes() -> None:
 
 def test_an_error_that_is_past_is_told_with_its_age() -> None:
     past = replace(ONE, state=State.READY, last_error="killed by SIGKILL", uptime_s=185.0)
-    down = replace(past, state=State.BACKOFF, uptime_s=None)
-    well = replace(past, last_error="")
-    assert [row[-1] for row in ps_rows([past, down, well])[1:]] == [
-        "killed by SIGKILL, over 3m05s ago",
-        "killed by SIGKILL",
-        "",
-    ]
+    down = replace(past, name="p1", state=State.BACKOFF, uptime_s=None)
+    well = replace(past, name="p2", last_error="")
+    lines = list(ps_lines([past, down, well]))
+    assert lines[4:] == ["", "p0: killed by SIGKILL, over 3m05s ago", "p1: killed by SIGKILL"]
+    assert len(list(ps_lines([well]))) == 2
 
 
-def test_columns_are_never_cut() -> None:
-    long = replace(ONE, last_error="x" * 300, uptime_s=61.0, pid=5)
-    heading, row = columns(ps_rows([long]))
-    assert heading.index("STATE") == row.index("STARTING")
-    assert row.endswith("x" * 300)
-    assert "1m01s" in row
+def test_the_table_fits_a_terminal_and_errors_are_never_cut() -> None:
+    url = "http://10.0.100.100:20000"
+    usual = replace(ONE, name="prefill-0", role="prefill", url=url, uptime_s=45_000.0, pid=4_194_304)
+    heading, row, _, error = ps_lines([replace(usual, state=State.READY, last_error="x" * 300)])
+    assert max(len(heading), len(row)) <= 80
+    assert heading.index("STATE") == row.index("READY")
+    assert error == f"prefill-0: {'x' * 300}, over 12h30m ago"

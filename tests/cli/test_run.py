@@ -162,8 +162,8 @@ def test_detached_up_ps_logs_restart_down(shop: Shop) -> None:
         "b-0": ("ready", "b", 0),
     }
     table = shop.pdctl("ps").stdout.splitlines()
-    assert table[0].split()[:5] == ["INSTANCE", "POOL", "ROLE", "STATE", "PID"]
-    assert table[1].split()[:5] == ["a-0", "a", "unified", "READY", str(found["a-0"]["pid"])]
+    assert table[0].split() == ["INSTANCE", "ROLE", "STATE", "PID", "UPTIME", "RESTARTS", "URL"]
+    assert table[1].split()[:4] == ["a-0", "unified", "READY", str(found["a-0"]["pid"])]
     both = shop.pdctl("logs")
     assert "a-0 | loading weights" in both.stdout
     one = shop.pdctl("logs", "topology.yaml", "b-0", "-n", "1")
