@@ -17,6 +17,7 @@ from orchestrator.policy.profiles import PROFILES
 from orchestrator.sim.replay.driver import Requests
 from orchestrator.sim.replay.fleet import published
 from orchestrator.sim.replay.loading import load
+from orchestrator.sim.replay.schedulers import Recipe, bare_router
 from orchestrator.sim.timing import LINKS
 
 _requests: dict[tuple[str, int, float | None], Requests] = {}
@@ -64,7 +65,10 @@ def trials(args: argparse.Namespace, text: str, error: float) -> Trials:
         noise=args.noise,
         slowdowns=[float(s) for s in args.slowdowns.split(",")] if args.slowdowns else (),
     )
-    return Trials(requests, fleet, profile_of(text)[1], slo, seed=args.seed, error=error)
+    recipe = Recipe(
+        profile_of(text)[1], bare_router([slo]), {"use": args.predictor}, error=error, seed=args.seed
+    )
+    return Trials(text, recipe, requests, fleet, {slo.name: slo}, seed=args.seed)
 
 
 def goodput(job: tuple[argparse.Namespace, str]) -> Row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -31,7 +31,20 @@ def parse_slo(text: str, name: str = "replay", quantile: float = 0.99) -> SloCla
             raise ParamError([(("slo",), Problem(f"{term!r} is no target", hint=SLO_HINT))]) from None
     if not found:
         raise ParamError([(("slo",), Problem("names no target", hint=SLO_HINT))])
-    return SloClass(name, unattainable=Unattainable.REJECT, **found)
+    return SloClass(
+        name,
+        ttft=found.get("ttft"),
+        itl=found.get("itl"),
+        tpot=found.get("tpot"),
+        e2e=found.get("e2e"),
+        unattainable=Unattainable.REJECT,
+    )
+
+
+Targets = Mapping[str | None, SloClass]
+"""What is promised by class name; None: to requests without one."""
+
+NOTHING = SloClass("nothing")
 
 
 def kept(life: Life, slo: SloClass, timing: Timing = QWEN3_32B_TP2) -> bool:
@@ -53,26 +66,29 @@ def kept(life: Life, slo: SloClass, timing: Timing = QWEN3_32B_TP2) -> bool:
     return slo.e2e is None or life.last_s - life.view.arrived_s <= slo.e2e.bound_s(cold_s)
 
 
-def attainment(lives: Iterable[Life], offered: int, slo: SloClass, timing: Timing = QWEN3_32B_TP2) -> float:
+def attainment(
+    lives: Iterable[Life], offered: int, targets: Targets, timing: Timing = QWEN3_32B_TP2
+) -> float:
     """The share of the offered requests that was kept; 1 if none was offered."""
-    return sum(kept(life, slo, timing) for life in lives) / offered if offered else 1.0
+    good = sum(kept(life, targets.get(life.view.slo_class, NOTHING), timing) for life in lives)
+    return good / offered if offered else 1.0
 
 
 @dataclass(slots=True)
 class Judge:
     """Ends a run as soon as it cannot reach `share` of `offered` requests any more.
 
-    `missed` counts those that ended badly so far. With a share of 0 it never ends one.
+    `missed` counts those that ended badly so far.
     """
 
-    slo: SloClass
+    targets: Targets
     offered: int
-    share: float = 0.0
+    share: float
     timing: Timing = QWEN3_32B_TP2
     missed: int = 0
 
     def __call__(self, life: Life) -> bool:
         """Take note of a request that has ended; whether the run may end."""
-        if not kept(life, self.slo, self.timing):
+        if not kept(life, self.targets.get(life.view.slo_class, NOTHING), self.timing):
             self.missed += 1
         return self.missed > self.offered - ceil(self.share * self.offered - 1e-9)

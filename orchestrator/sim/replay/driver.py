@@ -107,7 +107,7 @@ class Replay:
         self.lives: list[Life] = []
         self.now_s = 0.0
         self.events = 0
-        self.stopped = False
+        self.stopped = self.interrupted = False
         self._rate = rate
         self._stop = stop
         self._progress = progress
@@ -130,12 +130,13 @@ class Replay:
                 noise=noise,
                 noise_at=i * 997,
                 slowdown=unit.slowdown,
-                held_back_tokens=RETRACT_TOKENS if fleet.pushes else 0,
+                held_back_tokens=RETRACT_TOKENS if unit.pushes else 0,
             )
             for i, unit in enumerate(fleet.units)
         }
-        self._endpoints = {e.id: e for e in fleet.endpoints()}
-        self._reader = Reader(self.engines, fleet.dialect)
+        self._endpoints = {unit.name: unit.endpoint for unit in fleet.units}
+        self._pushes = {unit.name: unit.pushes for unit in fleet.units}
+        self._reader = Reader(self.engines, self._pushes)
 
     def run(self) -> Run:
         """Replay until the last request has ended; what became of each."""
@@ -151,13 +152,17 @@ class Replay:
             self._loop()
         except KeyboardInterrupt:
             # What there is by then is still worth a report.
-            self.stopped = True
+            self.stopped = self.interrupted = True
         return Run(
             lives=self.lives,
             offered=len(entries) if not self.stopped else len(self.lives),
             seconds=self.now_s,
             events=self.events,
             stopped=self.stopped,
+            interrupted=self.interrupted,
+            rate=len(entries) / (entries[-1].at_s - entries[0].at_s) * self._rate
+            if len(entries) > 1 and entries[-1].at_s > entries[0].at_s
+            else inf,
             gaps={name: engine.batch.gaps for name, engine in self.engines.items()},
             busy_s={name: engine.batch.busy_s for name, engine in self.engines.items()},
             counters={name: engine.counters for name, engine in self.engines.items()},
@@ -232,7 +237,7 @@ class Replay:
             self._at(later_s, self._to_unified, life)
             return
         self._tell(life, LegKind.PREFILL, route.prefill, "sent", now_s)
-        if self.fleet.pushes:
+        if self._pushes[route.prefill]:
             self._tell(life, LegKind.DECODE, route.decode, "sent", now_s)
             self._at(later_s, self._to_pair, life)
         else:
@@ -256,7 +261,7 @@ class Replay:
         life.stages["prefill"] = now_s - life.sent_s
         bound = not life.provisional
         self._tell(life, LegKind.PREFILL, route.prefill, "done", now_s)
-        if bound and not self.fleet.pushes:
+        if bound and not self._pushes[route.prefill]:
             self._send_decode(life, now_s)
 
     def _first(self, now_s: float, life: Life) -> None:
@@ -397,7 +402,7 @@ class Replay:
         """Decode has memory: prefill may begin, or the KV be pulled."""
         life = job.owner
         life.decode_job = job
-        if self.fleet.pushes:
+        if self._pushes[life.route.prefill]:
             self.engines[life.route.prefill].ungate(life.prefill_job, at_s)
         else:
             self.engines[life.route.decode].fetch(job, at_s)

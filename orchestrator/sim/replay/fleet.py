@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.core.types import Endpoint, Role
@@ -21,17 +22,21 @@ RETRACT_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One simulated instance. `slowdown` is what no prediction is told: every step takes that many times as
-    long as `config` says."""
+    """One simulated instance, and how the router would see it.
 
-    name: str
-    role: Role
+    `slowdown` is what no prediction is told: every step takes that many times as long as `config` says.
+    `pushes`: its KV goes to a decode side that has reserved memory, instead of being kept for one to pull.
+    """
+
+    endpoint: Endpoint
     config: ModelConfig
-    pool: str = ""
-    model: str = "sim"
     slowdown: float = 1.0
-    labels: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    pushes: bool = True
+
+    @property
+    def name(self) -> str:
+        """The endpoint's id."""
+        return self.endpoint.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,59 +51,32 @@ class Drift:
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """All instances. `latency_s` is one way between router and engines, `poll_s` how often loads are read,
-    `noise` the sigma of the log-normal factor on every step, `lease_s` how long vLLM keeps KV."""
+    `noise` the sigma of the log-normal factor on every step."""
 
     units: tuple[Unit, ...]
-    dialect: str = "sglang"
     latency_s: float = 0.005
     poll_s: float = 1.0
     noise: float = 0.0
-    lease_s: float = 30.0
     drifts: tuple[Drift, ...] = ()
 
     @property
-    def pushes(self) -> bool:
-        """Whether KV is pushed to a reserved decode side."""
-        return self.dialect == "sglang"
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """The router's view of them before any load is known."""
-        return tuple(
-            Endpoint(
-                id=unit.name,
-                pool=unit.pool or unit.role.value,
-                role=unit.role,
-                engine=self.dialect,
-                model=unit.model,
-                url=f"http://{unit.name}.invalid",
-                ready=True,
-                incarnation="life-1",
-                block_size=unit.config.block_tokens,
-                labels=unit.labels,
-                facts={
-                    "kv_total_tokens": unit.config.kv_tokens,
-                    "prior": prior(unit.config),
-                    **self._protocol(),
-                    **unit.facts,
-                },
-            )
-            for unit in self.units
-        )
-
-    def _protocol(self) -> dict[str, Any]:
-        """What the adapter of the dialect says of its hand-off."""
-        if self.pushes:
-            return {"prefill_answers": "transferred"}
-        return {"late_decode": True, "lease_s": self.lease_s}
+    def models(self) -> tuple[str, ...]:
+        """The models served, in order of their first instance."""
+        return tuple(dict.fromkeys(unit.endpoint.model for unit in self.units))
 
 
-def prior(config: ModelConfig) -> dict[str, Any]:
-    """What the launch profile would say of such an engine before anything is learned."""
+def prior(config: ModelConfig, *, pulls: bool = False) -> dict[str, Any]:
+    """What the launch profile would say of such an engine before anything is learned.
+
+    Where decode `pulls` KV, all of the transfer is exposed, and decode makes the first token itself.
+    """
     timing = config.timing
+    chunk = config.chunk_tokens or timing.chunk_tokens
     return {
         "prefill": {
             "token_s": timing.prefill_token_s,
             "token2_s": timing.prefill_token2_s,
+            "fixed_s": 0.0,
             "floor_s": timing.step_floor_s,
         },
         "step": {
@@ -107,10 +85,11 @@ def prior(config: ModelConfig) -> dict[str, Any]:
             "token_s": timing.decode_s(0, 1) - timing.decode_s(0, 0),
         },
         "exposed": {
-            "fixed_s": config.link.fixed_s,
+            "fixed_s": config.link.fixed_s + (timing.decode_base_s if pulls else 0.0),
             "token_s": timing.wire_s(1, config.link),
-            "cap_tokens": (config.chunk_tokens or timing.chunk_tokens) if config.link.overlaps else None,
+            "cap_tokens": None if pulls or not config.link.overlaps else chunk,
         },
+        "unit_tokens": 512,
     }
 
 
@@ -123,12 +102,19 @@ def published(
     link: Link = LINKS["rdma"],
     timing: Timing = QWEN3_32B_TP2,
     block_tokens: int = 512,
+    kv_tokens: Mapping[Role, int] = MappingProxyType({}),
+    lease_s: float = 30.0,
     slowdowns: Sequence[float] = (),
     **fleet: Any,
 ) -> Fleet:
     """Qwen3-32B on two cards each: 700k tokens of KV (all of it prefix cache) for a prefill instance, 350k for
-    the others. `slowdowns` are the prefill instances' own. Other arguments are `Fleet`'s."""
-    sizes = {Role.PREFILL: 700_000, Role.DECODE: 350_000, Role.UNIFIED: 350_000}
+    the others, unless `kv_tokens` says otherwise. `slowdowns` are the prefill (without any, the unified)
+    instances' own. Other arguments are `Fleet`'s."""
+    sizes = {Role.PREFILL: 700_000, Role.DECODE: 350_000, Role.UNIFIED: 350_000, **kv_tokens}
+    slow_role = Role.PREFILL if prefill else Role.UNIFIED
+    protocol: dict[str, Any] = {"prefill_answers": "transferred"}
+    if dialect == "vllm":
+        protocol = {"late_decode": True, "lease_s": lease_s}
     units = []
     for role, count in ((Role.PREFILL, prefill), (Role.DECODE, decode), (Role.UNIFIED, unified)):
         for i in range(count):
@@ -140,6 +126,22 @@ def published(
                 block_tokens=block_tokens,
                 mixed=dialect == "vllm",
             )
-            slow = slowdowns[i % len(slowdowns)] if slowdowns and role is Role.PREFILL else 1.0
-            units.append(Unit(f"{role.value}-{i}", role, config, slowdown=slow))
-    return Fleet(tuple(units), dialect=dialect, **fleet)
+            endpoint = Endpoint(
+                id=f"{role.value}-{i}",
+                pool=role.value,
+                role=role,
+                engine=dialect,
+                model="sim",
+                url="",
+                ready=True,
+                incarnation="life-1",
+                block_size=block_tokens,
+                facts={
+                    "kv_total_tokens": config.kv_tokens,
+                    "prior": prior(config, pulls=dialect == "vllm"),
+                    **(protocol if role is Role.PREFILL else {}),
+                },
+            )
+            slow = slowdowns[i % len(slowdowns)] if slowdowns and role is slow_role else 1.0
+            units.append(Unit(endpoint, config, slow, pushes=dialect != "vllm"))
+    return Fleet(tuple(units), **fleet)

@@ -14,11 +14,14 @@ _LOAD = _GIVEN.index("load")
 
 
 class Reader:
-    """Reads the engines, and keeps how many requests it saw waiting at each."""
+    """Reads the engines, and keeps how many requests it saw waiting at each.
 
-    def __init__(self, engines: Mapping[str, LeanEngine], dialect: str) -> None:
+    `rich`: whether an engine tells what SGLang does of its prompts and steps, and vLLM does not.
+    """
+
+    def __init__(self, engines: Mapping[str, LeanEngine], rich: Mapping[str, bool]) -> None:
         self._engines = engines
-        self._rich = dialect == "sglang"
+        self._rich = rich
         self.queue_s = dict.fromkeys(engines, 0)
         self.polls = 0
         self._idle: set[str] = set()
@@ -30,7 +33,7 @@ class Reader:
         if engine.idle and endpoint.id in self._idle:
             return endpoint
         queued = engine.queued(now_s)
-        c = engine.counters
+        c, rich = engine.counters, self._rich[endpoint.id]
         waiting = queued.waiting + queued.gated + queued.prealloc
         self.queue_s[endpoint.id] += queued.waiting + queued.prealloc
         load = Load(
@@ -40,8 +43,8 @@ class Reader:
             kv_used_tokens=queued.used_tokens,
             kv_total_tokens=engine.memory.tokens,
             progress=float(c.prefill_tokens + c.generated_tokens),
-            prefilling=queued.waiting + queued.gated + queued.prefilling if self._rich else None,
-            counters=_counters(c, self._rich),
+            prefilling=queued.waiting + queued.gated + queued.prefilling if rich else None,
+            counters=_counters(c, rich),
         )
         if engine.idle:
             self._idle.add(endpoint.id)
