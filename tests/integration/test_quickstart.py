@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -46,5 +48,14 @@ def test_it_streams_a_completion_and_leaves_nothing(tmp_path: Path) -> None:
     assert int(told[3]) < int(told[4])
     shown = [line.split()[:4] for line in done.stdout.splitlines() if "READY" in line]
     assert [row[0] for row in shown] == ["prefill-0", "prefill-1", "decode-0", "decode-1", "router"]
+    assert "Sent to prefill-" in done.stdout, "where it went"
     assert "all stopped" in done.stderr
     assert inheriting(tmp_path) == {}
+    assert [path.name for path in tmp_path.iterdir()] == [], "nothing in the temporary folder"
+    commands = [shlex.split(line[2:]) for line in done.stdout.splitlines() if line.startswith("$ ")]
+    assert [words[1] for words in commands if words[0] != "curl"] == ["up", "ps", "explain", "down"]
+    settings = [words[words.index("--set") :] for words in commands if words[0] != "curl"]
+    assert settings[0] == settings[1] == settings[2] == settings[3], "each can be typed again"
+    assert any(f"state_dir={tmp_path}" in word for word in settings[0])
+    (curl,) = (words for words in commands if words[0] == "curl")
+    assert json.loads(curl[-1])["stream"] is True
