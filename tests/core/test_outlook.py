@@ -58,7 +58,7 @@ class Asks:
 
 
 class Rig:
-    def __init__(self, *endpoints, predictor=None, profile="default"):
+    def __init__(self, *endpoints, predictor=None, profile="priced"):
         self.predictor = predictor or Student()
         self.asks = Asks()
         profile = build(profile)
@@ -241,7 +241,7 @@ def test_what_is_never_handed_off_is_not_predicted():
 
 
 def test_without_a_predictor_nothing_is_predicted():
-    made = ImmediateScheduler(build("default"), rng=Random(0), classes=CLASSES)
+    made = ImmediateScheduler(build("priced"), rng=Random(0), classes=CLASSES)
     made.observe(Snapshot(0.0, (U,)), 0.0)
     (decision,) = made.submit(make_request(slo_class="fast"), 0.0)
     assert decision.predicted is None

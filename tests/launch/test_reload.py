@@ -55,7 +55,7 @@ def plan(folder: Path, *instances: InstancePlan, **router: Any) -> Plan:
         "env": {},
         "probes": PROBES,
         "digest": "router-1",
-        "scheduling": complete("default"),
+        "scheduling": complete("priced"),
     }
     own = RouterPlan(**{**usual, **router})
     return Plan(
