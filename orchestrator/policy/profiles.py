@@ -76,7 +76,7 @@ _PRICED = _immediate(
 )
 
 PROFILES: Mapping[str, Data] = {
-    "default": _PRICED,
+    "default": _late("uncached-shortest"),
     "priced": _PRICED,
     "slo": _late("uncached-shortest"),
     "slo-least-slack": _late("least-slack"),

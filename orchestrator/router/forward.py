@@ -6,10 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
 
 from orchestrator.core.types import End, Endpoint, LegEvent, LegKind, PathKind
-from orchestrator.engines.base import HandoffFailed, LateHandoff, Leg
+from orchestrator.engines.base import HandoffFailed, Leg
 from orchestrator.errors import LegFailed, NoCapacity, RequestError
 from orchestrator.router import connects
 from orchestrator.router.answer import Answer
@@ -261,10 +260,7 @@ class Unit:
         """The decode side of a hand-off that began without: what prefill answered leads there."""
         self._late = False
         for item in self._items:
-            assert item.held is not None
-            (call, body), item.held = item.held, None
-            cast(LateHandoff, item.machine).bind(decode)
-            if not self._follow(call, body):
+            if not self._follow(*item.bind(decode)):
                 return
         self._go_on()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from orchestrator.clock import Clock
-from orchestrator.core.types import PathKind
-from orchestrator.engines.base import Handoff, Leg
+from orchestrator.core.types import Endpoint, PathKind
+from orchestrator.engines.base import Handoff, LateHandoff, Leg
 from orchestrator.errors import RequestError
 from orchestrator.router.replies import Headers
 from orchestrator.router.road import Place
@@ -145,6 +145,13 @@ class Item:
     done: bool = False
     stream: Stream | None = None
     body: bytes = b""
+
+    def bind(self, decode: Endpoint) -> tuple[Call, bytes]:
+        """Name who decodes; what prefill had answered."""
+        assert self.held is not None
+        held, self.held = self.held, None
+        cast(LateHandoff, self.machine).bind(decode)
+        return held
 
     def usage(self) -> Usage:
         """The item's tokens: what finished legs told goes before what the client was told."""

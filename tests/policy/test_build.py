@@ -42,7 +42,7 @@ def test_a_profile_of_ones_own():
 
 
 def test_what_is_left_out_is_the_defaults():
-    default, own = build("default"), build({"prefill": {}})
+    default, own = build("priced"), build({"prefill": {}})
     assert (own.prefill.filters, own.prefill.scorers, own.prefill.picker.name) == ((), (), "max-score")
     for role in ("decode", "unified"):
         steps = [[s.name for s in getattr(p, role).scorers] for p in (own, default)]

@@ -138,7 +138,7 @@ def test_a_late_profile_prefers_whoever_is_cheaper_alone_or_in_a_pair():
     both = (*PAIRS, make_endpoint("u0"))
     slow = FakePredictor({e.id: 3.0 for e in PAIRS})
     assert (
-        dry_run(build("default"), build("slo"), samples(both, predictor=slow), FakeClock().now_s).differ == 6
+        dry_run(build("priced"), build("slo"), samples(both, predictor=slow), FakeClock().now_s).differ == 6
     )
     slow = FakePredictor({"u0": 3.0})
     alone_is_slow = dry_run(build("slo"), build("slo"), samples(both, predictor=slow), FakeClock().now_s)
@@ -212,7 +212,7 @@ def test_shedding_that_is_asked_for_is_counted():
 
 
 def test_nothing_recorded_is_said():
-    report = dry_run(build("default"), build("slo"), [], FakeClock().now_s)
+    report = dry_run(build("priced"), build("slo"), [], FakeClock().now_s)
     assert report.why_not() is None
     assert report.says() == "no request was recorded yet: it was built, and not tried"
 
@@ -236,7 +236,7 @@ class Slow:
 def test_a_policy_that_stalls_has_failed():
     clock = FakeClock()
     slow = Slow(clock, 0.006)
-    report = dry_run(build("default"), slow.profile, samples(), clock.now_s)
+    report = dry_run(build("priced"), slow.profile, samples(), clock.now_s)
     assert slow.calls == 3
     assert report.failed["slow"][0] == 3
     assert "it stalled, and is left out" in report.why_not()
@@ -244,13 +244,13 @@ def test_a_policy_that_stalls_has_failed():
 
 def test_a_hiccup_is_no_failure():
     clock = FakeClock()
-    report = dry_run(build("default"), Slow(clock, 0.006, 0.0).profile, samples(), clock.now_s)
+    report = dry_run(build("priced"), Slow(clock, 0.006, 0.0).profile, samples(), clock.now_s)
     assert report.why_not() is None
 
 
 def test_it_ends_when_it_takes_too_long_and_says_who_was_slow():
     clock = FakeClock()
     slow = Slow(clock, 0.3)
-    report = dry_run(build("default"), slow.profile, samples(), clock.now_s)
+    report = dry_run(build("priced"), slow.profile, samples(), clock.now_s)
     assert (report.samples, slow.calls) == (1, 1)
     assert "policy slow: a call took 300.0 ms, 5 ms are allowed (once)" in report.why_not()

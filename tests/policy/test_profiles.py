@@ -22,7 +22,7 @@ def test_completing_fills_in_missing_roles_and_leaves_the_shipped_alone():
     before = copy.deepcopy(dict(PROFILES))
     mine = complete({"decode": {"picker": "round-robin"}})
     assert mine["decode"] == {"picker": "round-robin"}
-    assert mine["prefill"] == PROFILES["default"]["prefill"]
+    assert mine["prefill"] == PROFILES["priced"]["prefill"]
     mine["mode"] = "other"
     assert before == PROFILES
     assert complete() == PROFILES["default"]

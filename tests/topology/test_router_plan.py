@@ -37,7 +37,7 @@ def test_pdctls_own(site, pair: str) -> None:
     assert (router.url, router.admin_url) == ("http://127.0.0.1:8000", "http://127.0.0.1:8001")
     assert (router.limits, router.timeouts) == (Limits(), Timeouts()), "the defaults are written once"
     assert [call.path for call in (*router.probes.ready, router.probes.live)] == ["/ready", "/health"]
-    assert set(router.scheduling) == {"mode", "prefill", "decode", "unified"}
+    assert set(router.scheduling) == {"mode", "order", "prefill", "decode", "unified"}
 
 
 def test_its_settings(site, pair: str) -> None:
