@@ -160,11 +160,12 @@ class Unit:
         if self._items[call.item].done:
             return
         if events:
-            now_s = self._road.clock.now_s()
+            road = self._road
+            now_s = road.clock.now_s()
             if call.last_s is None:
                 self._begin(call, now_s)
             else:
-                self._road.counts.itl(now_s - call.last_s)
+                road.counts.itl(now_s - call.last_s)
             call.last_s = now_s
             try:
                 self._answer.events(call.item, call.headers, events)

@@ -249,23 +249,29 @@ class Connection(asyncio.Protocol):
             self._spoke_first = not self._asked
             self.abort()
             return
-        key, start = None, 0
         if self._fresh:
-            # Most whole answers come in one piece, under a head that was read before.
             self._fresh = False
-            found = whole(data)
-            if found is not None:
-                key, start = found
-                head = self._pool.heads.get(key)
-                if head is not None:
-                    self._pass_on(head, data[start:])
-                    self._keep = head.keep
-                    self._finish()
-                    return
-        self._parse(data, key, len(data) - start)
+            self._read_first(data)
+        else:
+            self._parse(data)
 
-    def _parse(self, data: bytes, key: Key | None, body_bytes: int) -> None:
-        """Read on with the parser; `key`: this is the whole answer, if its body has `body_bytes`."""
+    def _read_first(self, data: bytes) -> None:
+        """Most whole answers come in one piece, under a head that was read before."""
+        found = whole(data)
+        head = None if found is None else self._pool.heads.get(found[0])
+        if found is None or head is None:
+            self._parse(data, found)
+            return
+        sink = self._sink
+        assert sink is not None
+        sink.on_head(head.status, head.headers)
+        if self._sink is sink and len(data) > found[1]:
+            sink.on_body(data[found[1] :])
+        self._keep = head.keep
+        self._finish()
+
+    def _parse(self, data: bytes, found: tuple[Key, int] | None = None) -> None:
+        """Read on with the parser; `found`: this is one whole answer if its body begins there."""
         broken: Exception | None = None
         try:
             self._parser.feed_data(data)
@@ -281,26 +287,21 @@ class Connection(asyncio.Protocol):
         if self._parts:
             body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
             self._parts = []
-        head = None
         if self._fresh_head:
             self._fresh_head = False
             head = AnswerHead(self._status, tuple(self._headers), self._keep)
-            if key is not None and self._complete and not broken and len(body) == body_bytes:
-                self._pool.heads.keep(key, head)
-        self._pass_on(head, body)
+            if found is not None and self._complete and not broken and len(body) == len(data) - found[1]:
+                self._pool.heads.keep(found[0], head)
+            if self._sink is not None:
+                self._sink.on_head(head.status, head.headers)
+        if body and self._sink is not None:
+            self._sink.on_body(body)
         if broken is not None:
             message = f"the engine's answer is not valid HTTP/1.1: {broken}"
             self._fail(BadAnswer(message, progress=self._progress()))
             self.abort()
         elif self._complete:
             self._finish()
-
-    def _pass_on(self, head: AnswerHead | None, body: bytes) -> None:
-        """Tell the sink of a head and some of the body, until it does not want to hear more."""
-        if head is not None and self._sink is not None:
-            self._sink.on_head(head.status, head.headers)
-        if body and self._sink is not None:
-            self._sink.on_body(body)
 
     def _finish(self) -> None:
         sink, self._sink = self._sink, None
