@@ -33,7 +33,8 @@ MADE_UP = "request.prompt_tokens in (10, 1000, 30000)"
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     pools = {"prefill": sim("prefill", instances=2), "decode": sim("decode")}
-    with Deployment(tmp_path_factory.mktemp("reload"), pools) as made:
+    first = {"profile": "priced"}
+    with Deployment(tmp_path_factory.mktemp("reload"), pools, scheduling=first) as made:
         made.up()
         for _ in range(5):
             assert made.client.post(COMPLETION, json=ASK).status_code == 200
@@ -137,6 +138,35 @@ def test_without_a_controller_it_works_as_well(deployment: Deployment) -> None:
     assert in_plan(deployment) == {"picker": "weighted-random"}
     deployment.up()
     assert in_plan(deployment) == {"picker": "weighted-random"}
+
+
+def test_a_late_profile(deploy: Callable[..., Deployment]) -> None:
+    deployment = deploy(scheduling={"profile": "slo"})
+    deployment.up()
+    for _ in range(3):
+        assert deployment.client.post(COMPLETION, json=ASK).status_code == 200
+    (deployment.folder / "mine.py").write_text(
+        "class Mine:\n    def key(self, waiting):\n        return waiting.no\n"
+    )
+    mine = {"mode": "late", "order": {"use": "./mine.py:Mine"}}
+    deployment.topology["scheduling"] = {"profile": "mine", "profiles": {"mine": mine}}
+    deployment.write()
+    done = deployment.pdctl("reload")
+    assert done.returncode == 2
+    assert "policy ./mine.py:Mine: AttributeError" in done.stderr
+    deployment.topology["scheduling"] = {"profile": "slo-moore-hodgson"}
+    deployment.write()
+    done = deployment.pdctl("reload")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        "reloaded; tried on 3 recorded requests: 0 would go elsewhere, 0 be refused"
+    )
+    assert deployment.client.post(COMPLETION, json=ASK).status_code == 200
+    deployment.topology["scheduling"] = {"profile": "priced"}
+    deployment.write()
+    done = deployment.pdctl("reload")
+    assert done.returncode == 2
+    assert "runs a profile of mode 'late', and this one is 'immediate'" in done.stderr
 
 
 def test_nothing_runs(deploy: Callable[..., Deployment], tmp_path: Path) -> None:
