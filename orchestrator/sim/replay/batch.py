@@ -184,7 +184,7 @@ class Batch:
         return self._end(steps, now_s)
 
     def _begin(self, first_s: float, first_token: FirstToken) -> None:
-        """The first of the planned steps ends at `first_s`: who joined since the last has a gap of its own."""
+        """The first planned step ends at `first_s`: who joined since the last one has a gap of its own."""
         fresh, self._fresh = self._fresh, []
         old = self._size - len(fresh)
         if old:

@@ -28,7 +28,7 @@ from orchestrator.sim.replay.steps import Noise
 from orchestrator.sim.replay.trace import Trace, chained
 
 MAX_TOKENS = 4096
-"""What every request asks for at most: its true length is for nobody to see."""
+"""What a request asks for at most where its trace does not tell: its true length is for nobody to see."""
 
 Progress = Callable[[int, float], None]
 """Told now and then how many requests have arrived, and what time it is."""
@@ -71,7 +71,7 @@ class Requests:
             path=PathKind.COMPLETION,
             arrived_s=arrived_s,
             prompt_tokens=entry.prompt_tokens,
-            max_tokens=self.max_tokens,
+            max_tokens=entry.max_tokens or self.max_tokens,
             stream=True,
             slo_class=entry.slo_class or self.default_class,
             block_hashes=self.hashes[index],

@@ -16,8 +16,8 @@ from orchestrator.sim.replay.steps import Noise
 class LeanEngine:
     """One engine in virtual time that wakes itself by `schedule`; no clock, no randomness of its own.
 
-    The same rules as `sim.model.EngineModel`, KV counted in tokens instead of blocks. `config.block_tokens` is
-    what one hash stands for. `spare_tokens` stay free for each running job when a prompt is admitted, and
+    The same rules as `sim.model.EngineModel`, KV counted in tokens instead of blocks. `config.block_tokens`
+    is what one hash stands for. `spare_tokens` stay free for each running job when a prompt is admitted, and
     `held_back_tokens` when KV from elsewhere is. Calls must not go back in time.
     """
 

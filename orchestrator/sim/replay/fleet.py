@@ -107,8 +107,8 @@ def published(
     slowdowns: Sequence[float] = (),
     **fleet: Any,
 ) -> Fleet:
-    """Qwen3-32B on two cards each: 700k tokens of KV (all of it prefix cache) for a prefill instance, 350k for
-    the others, unless `kv_tokens` says otherwise. `slowdowns` are the prefill (without any, the unified)
+    """Qwen3-32B on two cards each: 700k tokens of KV (all of it prefix cache) for a prefill instance, 350k
+    for the others, unless `kv_tokens` says otherwise. `slowdowns` are the prefill (without any, the unified)
     instances' own. Other arguments are `Fleet`'s."""
     sizes = {Role.PREFILL: 700_000, Role.DECODE: 350_000, Role.UNIFIED: 350_000, **kv_tokens}
     slow_role = Role.PREFILL if prefill else Role.UNIFIED

@@ -17,13 +17,13 @@ class LeanJob:
     """One sequence; see `sim.jobs.Job` for the names they share. `owner` is whatever the sink knows it by.
 
     `lease`: its KV, once computed, is held until released (else it is pushed). `taken` is what memory it was
-    given at admission, `token_s` when its latest token came that is known by itself, `worst_s` its longest gap.
+    given at admission, `token_s` when the latest token came that is known of it, `worst_s` its longest gap.
     `joined` and `ends` are the numbers of the steps between which it decodes.
     """
 
     __slots__ = (
-        "cached", "computed", "context", "ends", "gated", "hashes", "held", "joined", "lease", "mode", "output",
-        "owner", "produced", "prompt", "sent", "started", "taken", "token_s", "worst_s",
+        "cached", "computed", "context", "ends", "gated", "hashes", "held", "joined", "lease", "mode",
+        "output", "owner", "produced", "prompt", "sent", "started", "taken", "token_s", "worst_s",
     )  # fmt: skip
 
     def __init__(

@@ -22,8 +22,8 @@ class Life:
 
     __slots__ = (
         "attempts", "cached_tokens", "decode_job", "ended_s", "fed_s", "first_s", "hashes", "last_s",
-        "output_tokens", "prefill_job", "prefilled_s", "provisional", "refused", "retry_after_s", "route", "sent_s",
-        "stages", "view", "worst_gap_s",
+        "output_tokens", "prefill_job", "prefilled_s", "provisional", "refused", "retry_after_s", "route",
+        "sent_s", "stages", "view", "worst_gap_s",
     )  # fmt: skip
 
     def __init__(self, view: RequestView, hashes: tuple[int, ...], output_tokens: int) -> None:
@@ -93,8 +93,8 @@ class Life:
 class Run:
     """A replay's raw result. `offered` counts the requests that a share is taken of; those of the trace that
     had not arrived when it was `stopped` (by a person: `interrupted`) are none. `rate` is the trace's mean
-    arrivals a second as replayed. `gaps` are all gaps between tokens, by engine; `queue_s` sums, by engine, the
-    requests that waited there at each of the `polls`."""
+    arrivals a second as replayed. `gaps` are all gaps between tokens, by engine; `queue_s` sums, by engine,
+    the requests that waited there at each of the `polls`."""
 
     lives: list[Life]
     offered: int

@@ -1,18 +1,19 @@
-"""Traces from files: Mooncake's JSONL, Azure's CSV, and pdctl's own decision log."""
+"""Traces from files: Mooncake's JSONL, Azure's CSV, and pdctl's own decision log (see `recorded`)."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import Problem, TraceError
-from orchestrator.plugins import nearest
+from orchestrator.sim.replay.recorded import Bad, DecisionLog, number_of, tokens_of
 from orchestrator.sim.replay.trace import Entry, Trace
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -64,25 +65,26 @@ class _Findings:
 def _from_lines(path: Path, lines: Iterable[str]) -> Trace:
     findings = _Findings(path)
     entries: list[Entry] = []
+    log = DecisionLog()
     blocks: set[int] = set()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             told = json.loads(line)
-        except ValueError as error:
-            findings.add(number, f"is no JSON: {error}")
-            continue
-        if not isinstance(told, dict):
-            findings.add(number, "is no JSON object")
-            continue
-        try:
+            if not isinstance(told, dict):
+                raise Bad("", "is no JSON object")
             if "timestamp" in told or "input_length" in told:
                 entry, block = _mooncake(told), MOONCAKE_BLOCK_TOKENS
+            elif (decided := log.entry(told)) is not None:
+                entry, block = decided
             else:
-                entry, block = decision(told)
-        except _Bad as bad:
+                continue
+        except Bad as bad:
             findings.add(number, bad.message, bad.field)
+            continue
+        except ValueError as error:
+            findings.add(number, f"is no JSON: {error}")
             continue
         entries.append(entry)
         if entry.ids:
@@ -91,63 +93,19 @@ def _from_lines(path: Path, lines: Iterable[str]) -> Trace:
     if len(blocks) > 1:
         told_blocks = " and ".join(map(str, sorted(blocks)))
         raise TraceError([Problem(f"has blocks of {told_blocks} tokens: they cannot be compared", str(path))])
-    return _trace(path, entries, blocks.pop() if blocks else None)
-
-
-class _Bad(Exception):
-    """A field of one line is not what it must be."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field, self.message = field, message
+    return _trace(path, log.completed(entries), blocks.pop() if blocks else None, log.notes)
 
 
 def _mooncake(told: Mapping[str, Any]) -> Entry:
     ids = told.get("hash_ids", [])
     if not isinstance(ids, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
-        raise _Bad("hash_ids", "is no list of whole numbers")
+        raise Bad("hash_ids", "is no list of whole numbers")
     return Entry(
-        at_s=_number(told, "timestamp") / 1e3,
-        prompt_tokens=_tokens(told, "input_length"),
-        output_tokens=_tokens(told, "output_length"),
+        at_s=number_of(told, "timestamp") / 1e3,
+        prompt_tokens=tokens_of(told, "input_length"),
+        output_tokens=tokens_of(told, "output_length"),
         ids=tuple(ids),
     )
-
-
-def decision(told: Mapping[str, Any]) -> tuple[Entry, int]:
-    """One line of pdctl's decision log as an entry, and the tokens that one of its block hashes stands for.
-
-    Raises an error of this module's own for a line that lacks what a replay needs.
-    """
-    hashes = told.get("block_hashes") or []
-    if not isinstance(hashes, list) or not all(isinstance(h, int | str) for h in hashes):
-        raise _Bad("block_hashes", "is no list of hashes")
-    slo_class = told.get("slo_class")
-    entry = Entry(
-        at_s=_number(told, "arrived_s"),
-        prompt_tokens=_tokens(told, "prompt_tokens"),
-        output_tokens=_tokens(told, "output_tokens"),
-        ids=tuple(int(h, 16) if isinstance(h, str) else h for h in hashes),
-        slo_class=slo_class if isinstance(slo_class, str) else None,
-    )
-    return entry, _tokens(told, "block_tokens") if "block_tokens" in told else 128
-
-
-def _number(told: Mapping[str, Any], field: str) -> float:
-    value = told.get(field)
-    if value is None:
-        close = nearest(field, told)
-        raise _Bad(field, f"is missing (did you mean {close!r}?)" if close else "is missing")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _Bad(field, f"is no number: {value!r}")
-    return float(value)
-
-
-def _tokens(told: Mapping[str, Any], field: str) -> int:
-    value = _number(told, field)
-    if value < 0 or value != int(value):
-        raise _Bad(field, f"is no count of tokens: {told[field]!r}")
-    return int(value)
 
 
 def _from_csv(path: Path, lines: Iterator[str]) -> Trace:
@@ -211,7 +169,7 @@ def _moment(cell: str) -> float | None:
         whole = datetime.fromisoformat(head + zone if dot else cell)
     except ValueError:
         return None
-    # Times without a zone are one clock's, whose changes to and from summer time nobody knows: take it as UTC.
+    # Times without a zone are of one clock, of whose summer time nothing is known: taken as UTC.
     seconds = (whole.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds()
     offset = whole.utcoffset()
     fraction = float(f"0.{digits}") if digits else 0.0
@@ -226,17 +184,15 @@ def _count(cell: str) -> int | None:
     return int(value) if math.isfinite(value) and value >= 0 and value == int(value) else None
 
 
-def _trace(path: Path, entries: list[Entry], block_tokens: int | None) -> Trace:
+def _trace(path: Path, entries: list[Entry], block_tokens: int | None, before: Sequence[str] = ()) -> Trace:
     """In order of arrival, from zero on. What has no prompt or no output was no request: it is left out."""
     usable = [e for e in entries if e.prompt_tokens > 0 and e.output_tokens > 0]
     if not usable:
         raise TraceError([Problem("holds no request with a prompt and an output", str(path))])
-    notes = []
+    notes = list(before)
     if len(usable) < len(entries):
-        notes.append(
-            f"{len(entries) - len(usable)} of {len(entries)} requests left out: no prompt or no output"
-        )
-    if any(a.at_s > b.at_s for a, b in zip(usable, usable[1:], strict=False)):
+        notes.append(f"{len(entries) - len(usable)} requests left out: no prompt or no output")
+    if any(a.at_s > b.at_s for a, b in pairwise(usable)):
         usable.sort(key=lambda e: e.at_s)
         notes.append("sorted by time of arrival")
     start = usable[0].at_s

@@ -25,7 +25,7 @@ class Reader:
         self.queue_s = dict.fromkeys(engines, 0)
         self.polls = 0
         self._idle: set[str] = set()
-        """Engines that had nothing to do when they were last read: their load is what it was until they do."""
+        """Engines that had nothing to do when last read: their load is what it was until they have."""
 
     def view(self, endpoint: Endpoint, now_s: float, at_s: float) -> Endpoint:
         """The endpoint with its load as it is now, which the router has from `at_s` on."""

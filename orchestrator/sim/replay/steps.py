@@ -95,12 +95,11 @@ class Histogram:
         """The duration that `share` of all are not above (the middle of its bin); None: nothing counted."""
         target = share * self.count
         seen = 0
-        place = None
         for place, weight in sorted(self.bins.items()):
             seen += weight
             if seen >= target:
-                break
-        return None if place is None else math.exp((place + 0.5 - 1e4) / _SCALE)
+                return math.exp((place + 0.5 - 1e4) / _SCALE)
+        return None
 
 
 class Worst:

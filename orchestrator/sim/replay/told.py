@@ -20,14 +20,17 @@ class Told:
     without `facts["prior"]` costs nothing.
     """
 
-    version = 0
-
     def __init__(self) -> None:
+        self.version = 0
+        self._curves: dict[str, Curve] = {}
         self._reference: dict[str, Curve] = {}
 
     def prefill(self, endpoint: Endpoint) -> Curve:
         """As the profile has it."""
-        return Curve(**_part(endpoint, "prefill", {"token_s": 0.0}))
+        curve = self._curves.get(endpoint.id)
+        if curve is None:
+            curve = self._curves[endpoint.id] = Curve(**_part(endpoint, "prefill", {"token_s": 0.0}))
+        return curve
 
     def exposed(self, prefill: Endpoint, decode: Endpoint) -> Exposed:
         """As the prefill side's profile has it; alone, only the first step, which prefill includes."""
@@ -83,27 +86,40 @@ class _Wrong(Curve):
         return right * math.exp(Random(self.seed * 1_000_003 + tokens).gauss(0.0, self.sigma))
 
 
-class Erring:
+class Erring(Told):
     """Another predictor, with the prefill work of each request multiplied by a log-normal factor.
 
-    A prompt's length stands for the request: the same prompt is wrong by the same factor wherever and whenever
-    it is asked about. Promises are made with the right figures.
+    A prompt's length stands for the request: the same prompt is wrong by the same factor wherever and
+    whenever it is asked about. Promises are made with the right figures.
     """
 
     def __init__(self, inner: Predictor, sigma: float, seed: int = 0) -> None:
+        super().__init__()
         self._inner = inner
         self._sigma = sigma
         self._seed = seed
-
-    @property
-    def version(self) -> int:  # type: ignore[override]
-        """The other's."""
-        return self._inner.version
+        self.exposed = inner.exposed  # type: ignore[method-assign]
+        self.step = inner.step  # type: ignore[method-assign]
+        self.tail_s = inner.tail_s  # type: ignore[method-assign]
+        self.output_tokens = inner.output_tokens  # type: ignore[method-assign]
+        self.reference_s = inner.reference_s  # type: ignore[method-assign]
 
     def prefill(self, endpoint: Endpoint) -> Curve:
         """Wrong by a factor that depends on the prompt's length."""
         c = self._inner.prefill(endpoint)
         return _Wrong(c.token_s, c.token2_s, c.fixed_s, c.floor_s, self._sigma, self._seed)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    def served(self, what: Served, now_s: float) -> None:
+        """The other learns."""
+        self._inner.served(what, now_s)
+        self.version = self._inner.version
+
+    def decoded(self, what: Decoded, now_s: float) -> None:
+        """The other learns."""
+        self._inner.decoded(what, now_s)
+        self.version = self._inner.version
+
+    def observe(self, snapshot: Snapshot, now_s: float) -> None:
+        """The other observes."""
+        self._inner.observe(snapshot, now_s)
+        self.version = self._inner.version

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 
 _MASK = (1 << 64) - 1
@@ -16,7 +17,7 @@ class Entry:
 
     `ids` name the blocks of the prompt, first block first; equal ids in two requests mean that all up to
     there is equal too if what is before them is. A last block that is not full may have one. `output_tokens`
-    is the truth known only at the end: no policy sees it.
+    is the truth known only at the end: no policy sees it. `max_tokens` is the client's own limit, if known.
     """
 
     at_s: float
@@ -24,6 +25,7 @@ class Entry:
     output_tokens: int
     ids: tuple[int, ...] = ()
     slo_class: str | None = None
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Trace:
         moments = sorted({e.at_s for e in self.entries})
         if len(moments) < 2 or len(moments) * 2 > len(self.entries):
             return None
-        return min(b - a for a, b in zip(moments, moments[1:], strict=False))
+        return min(b - a for a, b in pairwise(moments))
 
     def mixed(self, shares: Mapping[str, float], rng: Random) -> Trace:
         """Each request given a class at random, by `shares`; what they leave of 1 keeps its own.
@@ -129,7 +131,7 @@ def chained(
 
 
 def ceiling(entries: Sequence[Entry], block_tokens: int) -> tuple[int, int]:
-    """Tokens of full blocks that were seen before, and prompt tokens in all: what an infinite cache would hit."""
+    """Tokens of full blocks that were seen before (an infinite cache has them), and prompt tokens in all."""
     seen: set[int] = set()
     hit = total = 0
     for entry in entries:

@@ -9,7 +9,6 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from orchestrator.sim.jobs import Job, Mode, ModelConfig, What
 from orchestrator.sim.model import EngineModel
 from orchestrator.sim.replay.engine import LeanEngine
 from orchestrator.sim.replay.job import LeanJob
-from orchestrator.sim.replay.steps import Noise
 from orchestrator.sim.timing import Link, Timing
 
 PULL = Link("pull", 20e9, 0.011, overlaps=False)
