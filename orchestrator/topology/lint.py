@@ -46,13 +46,15 @@ def _by_adapter(inputs: Inputs) -> list[list[Part]]:
 
 
 def _located(inputs: Inputs, problem: Problem) -> Problem:
-    """An adapter's finding with file and line: those of its field if it names one."""
+    """An adapter's finding with its place: the `--set`, or file and line, of its field if it names one."""
+    field: Place = tuple(problem.field.split(".")) if problem.field else ()
+    if (override := inputs.source.override(field)) is not None:
+        return replace(problem, file=f"--set {override}", line=None)
     if problem.file == Path(inputs.source.name).name:
         return replace(problem, file=inputs.source.name)  # it was read off an origin, which is short
     if problem.file is not None:
         return problem
-    place: Place = tuple(problem.field.split(".")) if problem.field else ("pools",)
-    return replace(problem, file=inputs.source.name, line=inputs.source.line(place))
+    return replace(problem, file=inputs.source.name, line=inputs.source.line(field or ("pools",)))
 
 
 def _populated(inputs: Inputs, *roles: Role) -> list[Part]:

@@ -113,8 +113,9 @@ def _validate(found: Draft) -> None:
         found.pools = _sound_pools(data, found.scope)
     for place, text in _texts(data, ()):
         if interpolates_at(schema, place):
-            missing = (unset(name, found.scope) for name in dict.fromkeys(REFERENCE.findall(text)))
-            found.unset += [source.problem(place, why) for why in missing if why]
+            for name in dict.fromkeys(REFERENCE.findall(text)):
+                if why := unset(name, found.scope):
+                    found.unset.append(source.problem(place, why, hint=f"export {name}=..."))
         elif REFERENCE.search(text):
             message = "${env:...} is filled in for secrets and env alone"
             found.problems.append(source.problem(place, message, hint="use --set for anything else"))
@@ -170,7 +171,7 @@ def _override(source: Source, override: str) -> None:
     dotted, equals, text = override.partition("=")
 
     def refuse(message: str, hint: str | None = None) -> None:
-        source.problems.append(Problem(message, file=f"--set {dotted}", hint=hint))
+        source.problems.append(Problem(message, file=f"--set {dotted or '=...'}", hint=hint))
 
     steps = dotted.strip().split(".")
     if not equals or not all(steps):

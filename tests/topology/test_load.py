@@ -45,7 +45,7 @@ def test_set_reaches_into_lists(site) -> None:
     [
         ("router.listen", "--set router.listen: is not of the form a.b=value"),
         ("a..b=1", "--set a..b: is not of the form a.b=value"),
-        ("=1", "--set : is not of the form a.b=value"),
+        ("=1", "--set =...: is not of the form a.b=value"),
         ("name.x=1", "--set name.x: name has no settings below it: it is 'pair'"),
         ("seed=[1", "--set seed: the value is not valid YAML"),
         (
@@ -100,12 +100,18 @@ def test_a_missing_variable_hides_nothing_that_comes_after(site, pair: str) -> N
         "placement",
         "classes",
     }
-    assert "t.yaml:6: router.credentials.engine_key: the environment variable NOPE is not set" in told
+    unset = (
+        "t.yaml:6: router.credentials.engine_key: the environment variable NOPE is not set (export NOPE=...)"
+    )
+    assert unset in told
     told = site.told(pair + keys, "pools.decode.flags.mode=x")
     assert len(told) == 2, "what the adapter finds, and the variable"
-    assert site.told(pair + keys) == [
-        "t.yaml:6: router.credentials.engine_key: the environment variable NOPE is not set"
-    ]
+    assert site.told(pair + keys) == [unset]
+
+
+def test_what_an_adapter_finds_in_a_set_option_is_told_of_the_option(site, pair: str) -> None:
+    (told,) = site.told(pair, "pools.decode.flags.mode=x")
+    assert told.startswith("--set pools.decode.flags.mode: ")
 
 
 @pytest.mark.parametrize("written", ["${KEY}", "$KEY", "${env.KEY}"])
