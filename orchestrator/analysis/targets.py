@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import ceil
 
 from orchestrator.core.duration import parse_duration
@@ -47,23 +46,33 @@ Targets = Mapping[str | None, SloClass]
 NOTHING = SloClass("nothing")
 
 
-def kept(life: Life, slo: SloClass, timing: Timing = QWEN3_32B_TP2) -> bool:
-    """Whether a request got its whole answer within every target: one refused, failed or cut off did not.
+def begun_in_time(life: Life, slo: SloClass, timing: Timing = QWEN3_32B_TP2) -> bool:
+    """Whether a request's first token came in time.
 
     A bound that grows with the request's own cold prefill is by `timing`, the launch profile's: an engine
     that is slower than that does not loosen it.
     """
-    ttft_s, tpot_s = life.ttft_s, life.tpot_s
-    if ttft_s is None or tpot_s is None or life.last_s is None:
+    ttft_s = life.ttft_s
+    if ttft_s is None:
         return False
-    cold_s = max(timing.step_floor_s, timing.prefill_s(0, life.view.prompt_tokens))
-    if slo.ttft is not None and ttft_s > slo.ttft.bound_s(cold_s):
+    return slo.ttft is None or ttft_s <= slo.ttft.bound_s(_cold_s(life, timing))
+
+
+def kept(life: Life, slo: SloClass, timing: Timing = QWEN3_32B_TP2) -> bool:
+    """Whether a request got its whole answer within every target: one refused, failed or cut off did not."""
+    if not begun_in_time(life, slo, timing) or life.tpot_s is None or life.last_s is None:
         return False
-    if slo.tpot is not None and tpot_s > slo.tpot.seconds:
+    if slo.tpot is not None and life.tpot_s > slo.tpot.seconds:
         return False
     if slo.itl is not None and life.worst_gap_s > slo.itl.seconds:
         return False
-    return slo.e2e is None or life.last_s - life.view.arrived_s <= slo.e2e.bound_s(cold_s)
+    if slo.e2e is None:
+        return True
+    return life.last_s - life.view.arrived_s <= slo.e2e.bound_s(_cold_s(life, timing))
+
+
+def _cold_s(life: Life, timing: Timing) -> float:
+    return timing.cold_s(life.view.prompt_tokens)
 
 
 def attainment(
@@ -74,21 +83,31 @@ def attainment(
     return good / offered if offered else 1.0
 
 
-@dataclass(slots=True)
 class Judge:
-    """Ends a run as soon as it cannot reach `share` of `offered` requests any more.
+    """Ends a run as soon as it cannot reach `share` of `offered` requests any more."""
 
-    `missed` counts those that ended badly so far.
-    """
+    def __init__(self, targets: Targets, offered: int, share: float, timing: Timing = QWEN3_32B_TP2) -> None:
+        self._targets = targets
+        self._timing = timing
+        self._left = offered - ceil(share * offered - 1e-9)
+        self._late: set[str] = set()
 
-    targets: Targets
-    offered: int
-    share: float
-    timing: Timing = QWEN3_32B_TP2
-    missed: int = 0
+    def begun(self, life: Life) -> bool:
+        """Note a first token that came too late; whether the run may end."""
+        if begun_in_time(life, self._slo(life), self._timing):
+            return False
+        self._late.add(life.view.id)
+        return self._missed()
 
-    def __call__(self, life: Life) -> bool:
-        """Take note of a request that has ended; whether the run may end."""
-        if not kept(life, self.targets.get(life.view.slo_class, NOTHING), self.timing):
-            self.missed += 1
-        return self.missed > self.offered - ceil(self.share * self.offered - 1e-9)
+    def ended(self, life: Life) -> bool:
+        """Note a request that was missed; whether the run may end."""
+        if life.view.id in self._late or kept(life, self._slo(life), self._timing):
+            return False
+        return self._missed()
+
+    def _slo(self, life: Life) -> SloClass:
+        return self._targets.get(life.view.slo_class, NOTHING)
+
+    def _missed(self) -> bool:
+        self._left -= 1
+        return self._left < 0

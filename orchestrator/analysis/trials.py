@@ -35,14 +35,14 @@ class Trials:
 
     def run(self, factor: float, *, share: float = 0.0, progress: Progress | None = None) -> Run:
         """Replay with time divided by `factor`; a run that cannot reach `share` any more is cut short."""
-        stop = Judge(self.targets, len(self.requests.trace.entries), share, self.timing) if share else None
+        judge = Judge(self.targets, len(self.requests.trace.entries), share, self.timing) if share else None
         replay = Replay(
             self.requests,
             self.fleet,
             self.recipe.make(self.requests.block_tokens),
             rate=factor,
             rng=Random(self.seed),
-            stop=stop,
+            judge=judge,
             progress=progress,
         )
         return replay.run()

@@ -201,7 +201,7 @@ class EngineModel:
             return
         timing = self.config.timing
         compute_s = sum(timing.prefill_s(job.computed, job.computed + n) for job, n in pieces)
-        lasts_s = max(compute_s, timing.step_floor_s) if pieces else 0.0
+        lasts_s = max(timing.step_fixed_s + compute_s, timing.step_floor_s) if pieces else 0.0
         if decode:
             lasts_s += timing.decode_s(len(decode), resident)
         self._step = _Step(now_s, now_s + lasts_s * self.slowdown, pieces, decode)

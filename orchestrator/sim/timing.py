@@ -37,6 +37,7 @@ class Timing:
     - `prefill_token_s`, `prefill_token2_s`: `a*n + b*n*n` seconds for a prompt of n tokens; fits the
       measured colocated TTFT (261, 1052, 4860, 11274 ms for 1K, 4K, 16K, 32K) within 1.3 %.
     - `step_floor_s`: no forward pass with prefill work is shorter (launch overhead; assumed).
+    - `step_fixed_s`: what such a pass takes on top of its tokens.
     - `chunk_tokens`: SGLang's default chunked prefill size on such cards.
     - `decode_base_s`, `decode_request_s`: a decode step reads the weights (65 GB over two cards, about
       12 ms with overheads) and does a little per sequence; measured steps are 12 to 15 ms.
@@ -47,6 +48,7 @@ class Timing:
     prefill_token_s: float = 248.7e-6
     prefill_token2_s: float = 2.898e-9
     step_floor_s: float = 0.020
+    step_fixed_s: float = 0.0
     chunk_tokens: int = 8192
     decode_base_s: float = 0.012
     decode_request_s: float = 60e-6
@@ -59,6 +61,10 @@ class Timing:
         """Seconds to compute tokens `start..end` of a prompt whose first `start` are already in the cache."""
         a, b = self.prefill_token_s, self.prefill_token2_s
         return a * (end - start) + b * (end * end - start * start)
+
+    def cold_s(self, tokens: int) -> float:
+        """Seconds for a whole prompt without cache, in one pass."""
+        return max(self.step_floor_s, self.step_fixed_s + self.prefill_s(0, tokens))
 
     def decode_s(self, batch: int, resident_tokens: int) -> float:
         """Seconds of one decode step of `batch` sequences holding `resident_tokens` of KV together."""

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Scheduler, Spent
 from orchestrator.core.types import (
@@ -34,6 +34,18 @@ Progress = Callable[[int, float], None]
 """Told now and then how many requests have arrived, and what time it is."""
 
 _TOLD_EVERY = 64
+
+
+class Judges(Protocol):
+    """Whoever decides early that a run has shown enough."""
+
+    def begun(self, life: Life) -> bool:
+        """A request had its first token; whether the run may end."""
+        ...
+
+    def ended(self, life: Life) -> bool:
+        """A request has ended, however; whether the run may end."""
+        ...
 
 
 class Requests:
@@ -87,7 +99,7 @@ def _hashes(trace: Trace, entry: Any, block_tokens: int, seed: int) -> tuple[int
 class Replay:
     """One run. `rate` divides the trace's times. `rng` makes the noise of the engines' steps.
 
-    `stop` is asked after each request that is known to be kept or missed, and ends the run when it says so.
+    `judge` is told how each request does, and ends the run when it says so.
     """
 
     def __init__(
@@ -98,7 +110,7 @@ class Replay:
         *,
         rate: float = 1.0,
         rng: Random | None = None,
-        stop: Callable[[Life], bool] | None = None,
+        judge: Judges | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.requests = requests
@@ -109,7 +121,7 @@ class Replay:
         self.events = 0
         self.stopped = self.interrupted = False
         self._rate = rate
-        self._stop = stop
+        self._judge = judge
         self._progress = progress
         self._latency_s = fleet.latency_s
         self._heap: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
@@ -268,6 +280,8 @@ class Replay:
         if life.first_s is None:
             life.first_s = now_s
             life.stages["first_token"] = now_s - (life.fed_s or life.sent_s)
+            if self._judge is not None and self._judge.begun(life):
+                self.stopped = True
         route = life.route
         assert route is not None
         leg = LegKind.UNIFIED if route.prefill is None else LegKind.DECODE
@@ -291,7 +305,7 @@ class Replay:
         self._left -= 1
         life.ended_s = now_s
         self._carry_out(self.scheduler.finish(life.outcome(end, status, reason, now_s), now_s), now_s)
-        if self._stop is not None and self._stop(life):
+        if self._judge is not None and self._judge.ended(life):
             self.stopped = True
 
     def _spent(self, life: Life, reason: str, now_s: float) -> None:
@@ -365,8 +379,8 @@ class Replay:
         output = 1 if mode is Mode.PREFILL else life.output_tokens
         hashes = life.hashes if engine.caches else ()
         job = LeanJob(life, life.view.prompt_tokens, output, hashes, mode, gated=gated, lease=lease)
-        job_fits = engine.fits(job)
-        if not job_fits:
+        longest = self._endpoints[where].max_model_len
+        if not engine.fits(job) or (longest is not None and job.prompt + life.output_tokens > longest):
             self._failed(life, now_s + self._latency_s)
             return None
         engine.submit(job, now_s)

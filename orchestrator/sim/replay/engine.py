@@ -253,7 +253,7 @@ class LeanEngine:
         timing, batch = self.config.timing, self.batch
         self._pieces = pieces
         lasts_s = sum(timing.prefill_s(job.computed, job.computed + n) for job, n in pieces)
-        lasts_s = max(lasts_s, timing.step_floor_s)
+        lasts_s = max(timing.step_fixed_s + lasts_s, timing.step_floor_s)
         if batch.jobs and self.config.mixed:
             self._make_room()
         shared = bool(batch.jobs) and self.config.mixed

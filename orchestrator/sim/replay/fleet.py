@@ -76,7 +76,7 @@ def prior(config: ModelConfig, *, pulls: bool = False) -> dict[str, Any]:
         "prefill": {
             "token_s": timing.prefill_token_s,
             "token2_s": timing.prefill_token2_s,
-            "fixed_s": 0.0,
+            "fixed_s": timing.step_fixed_s,
             "floor_s": timing.step_floor_s,
         },
         "step": {
