@@ -59,6 +59,8 @@ def failures(status: Status) -> Iterator[str]:
     if status.problem:
         yield status.problem
     for i in status.instances:
+        if i.state is State.READY and i.detail:
+            yield f"{i.name}: {i.detail}"
         if i.state in (State.READY, State.STOPPED):
             continue
         why = i.last_error or i.detail
@@ -216,7 +218,8 @@ def _last_error(i: InstanceStatus) -> str:
 
 
 def ps_lines(instances: Sequence[InstanceStatus]) -> Iterator[str]:
-    """`ps` as text: a row each, as narrow as a terminal is, and below them what went wrong last.
+    """`ps` as text: a row each, as narrow as a terminal is; below them what each waits for, and what went wrong
+    with it last.
 
     The pool has no column: an instance's name begins with it.
     """
@@ -225,8 +228,8 @@ def ps_lines(instances: Sequence[InstanceStatus]) -> Iterator[str]:
         uptime = brief_s(i.uptime_s) if i.uptime_s is not None else "-"
         rows.append([i.name, i.role, i.state.name, str(i.pid or "-"), uptime, str(i.restarts), i.url])
     yield from columns(rows)
-    failed = [i for i in instances if i.last_error]
-    if failed:
+    told = [(i, text) for i in instances for text in (i.detail, _last_error(i)) if text]
+    if told:
         yield ""
-    for i in failed:
-        yield f"{i.name}: {_last_error(i)}"
+    for i, text in told:
+        yield f"{i.name}: {text}"

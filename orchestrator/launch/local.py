@@ -30,6 +30,7 @@ from orchestrator.launch.process import (
     describe,
     ended,
     environment,
+    parse_mark,
     read_stat,
     send,
 )
@@ -237,5 +238,17 @@ def _port_refusals(unit: Unit, held: set[int]) -> list[str]:
         holder = fabric_ports.holder(port)
         if holder is None or holder.pid is None or holder.pid not in held:
             who = holder or "an outgoing connection; keep `nodes[].ports` out of the ephemeral range"
-            return [f"{unit.name}: port {port} ({purpose}) on {host} is held by {who}"]
+            whose = _whose(holder.pid) if holder is not None and holder.pid is not None else ""
+            return [f"{unit.name}: port {port} ({purpose}) on {host} is held by {who}{whose}"]
     return []
+
+
+def _whose(pid: int) -> str:
+    """What a process of some deployment's is, and how two deployments keep out of each other's way."""
+    mark = parse_mark(environment(pid).get(MARK, ""))
+    if mark is None:
+        return ""
+    return (
+        f", {mark.name} of a deployment of pdctl's; stop that one, or give one of the two other ports "
+        "(`nodes[].ports`, `router.listen`)"
+    )

@@ -114,6 +114,15 @@ def test_a_failure_without_restarts_or_reason_makes_no_words() -> None:
     assert next(failures(status(Phase.FAILED, one))) == "p0: FATAL after 1 restart: killed by SIGKILL"
 
 
+def test_a_router_that_is_up_and_cannot_serve_says_why() -> None:
+    router = replace(
+        ONE, name="router", state=State.READY, detail="finds no engine to serve with: GET /ready: 503"
+    )
+    assert list(failures(status(Phase.WORKING, router))) == [
+        "router: finds no engine to serve with: GET /ready: 503"
+    ]
+
+
 def test_what_is_asked_for_is_not_timed_and_no_time_is_negative() -> None:
     ready = replace(ONE, state=State.READY, since_s=3600.0)
     _, err = run(
@@ -168,6 +177,8 @@ def test_an_error_that_is_past_is_told_with_its_age() -> None:
     lines = list(ps_lines([past, down, well]))
     assert lines[4:] == ["", "p0: killed by SIGKILL, over 3m05s ago", "p1: killed by SIGKILL"]
     assert len(list(ps_lines([well]))) == 2
+    waiting = replace(down, detail="next try after 2.0 s")
+    assert list(ps_lines([waiting]))[2:] == ["", "p1: next try after 2.0 s", "p1: killed by SIGKILL"]
 
 
 def test_the_table_fits_a_terminal_and_errors_are_never_cut() -> None:

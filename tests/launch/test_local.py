@@ -193,6 +193,7 @@ async def test_a_port_that_our_own_process_holds_is_free_for_its_successor(
     await bench.eventually(lambda: refusals(launcher, engine))
     (said,) = refusals(launcher, engine)
     assert f"port {port} (http) on 127.0.0.1 is held by pid {process.identity.pid}" in said
+    assert "p0 of a deployment of pdctl's; stop that one, or give one of the two other ports" in said
     assert refusals(launcher, engine, process) == []
     await process.sweep(0.0)
 
