@@ -218,8 +218,8 @@ def _last_error(i: InstanceStatus) -> str:
 
 
 def ps_lines(instances: Sequence[InstanceStatus]) -> Iterator[str]:
-    """`ps` as text: a row each, as narrow as a terminal is; below them what each waits for, and what went wrong
-    with it last.
+    """`ps` as text: a row each, as narrow as a terminal is; below them what each waits for, and what went
+    wrong with it last.
 
     The pool has no column: an instance's name begins with it.
     """

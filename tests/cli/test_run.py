@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import pty
-import random
 import shutil
 import signal
 import socket
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from portshare import free_ports
 
 from orchestrator.launch import report, session
 from orchestrator.launch.paths import StateDir, controller_pid
@@ -31,19 +31,6 @@ pytestmark = pytest.mark.integration
 DATA = Path(__file__).parents[1] / "data" / "launch"
 PDCTL = [sys.executable, "-P", "-c", "from orchestrator.cli.main import run; run()"]
 GUARD_S = 60.0
-
-
-def free_range(count: int) -> int:
-    """The first of `count` ports in a row that nobody holds now."""
-    while True:
-        first = random.randrange(10_000, 20_000)
-        try:
-            for port in range(first, first + count):
-                with socket.create_server(("127.0.0.1", port)):
-                    pass
-        except OSError:
-            continue
-        return first
 
 
 class Blind:
@@ -67,7 +54,7 @@ class Shop:
 
     def write(self, *, first: int | None = None, **pools: dict[str, Any]) -> None:
         """Write the topology; `a` and `b`, one instance each, unless `pools` says otherwise."""
-        self.first = first or getattr(self, "first", None) or free_range(10)
+        self.first = first or getattr(self, "first", None) or free_ports(10)
         pools = pools or {"a": {}, "b": {}}
         common = {"role": "unified", "engine": "./adapter.py:StandIn", "drain_timeout": "5s"}
         topology = {

@@ -10,7 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from deployment import GUARD_S, free_ports
+from deployment import GUARD_S
+from portshare import free_ports
 
 from orchestrator.launch.process import MARK, Table, environment
 

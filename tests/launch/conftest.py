@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from portshare import free_ports
 
 from orchestrator.core.lifecycle import State
 from orchestrator.core.restart import RestartPolicy
@@ -40,12 +40,6 @@ TUNING = Tuning(
 )
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Bench:
     """One deployment in a folder of its own, and what tests do with it."""
 
@@ -56,12 +50,12 @@ class Bench:
     def engine(self, name: str, *flags: object, port: int | None = None, **changes: object) -> InstancePlan:
         """An instance that runs the stand-in engine; the name's first letter tells its role."""
         role = {"p": Role.PREFILL, "d": Role.DECODE, "u": Role.UNIFIED}[name[0]]
-        port = port or free_port()
+        port = port or free_ports(1)
         argv = [sys.executable, "-I", "-S", str(DATA / "engine.py"), "--port", port, *flags]
         return testing.instance(name, role, port, [str(word) for word in argv], **changes)
 
     def router(self, port: int | None = None, **changes: object) -> RouterPlan:
-        port = port or free_port()
+        port = port or free_ports(1)
         argv = [
             sys.executable,
             "-I",
@@ -72,7 +66,7 @@ class Bench:
             "--port",
             port,
         ]
-        return testing.router(port, free_port(), [str(word) for word in argv], **changes)
+        return testing.router(port, free_ports(1), [str(word) for word in argv], **changes)
 
     def plan(self, *instances: InstancePlan, router: RouterPlan | None = None) -> Plan:
         return testing.plan(self.state.root, *instances, router=router)

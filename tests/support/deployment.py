@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+from portshare import free_ports
 
 from orchestrator.launch import report
 from orchestrator.launch.paths import StateDir, controller_pid
@@ -40,28 +39,6 @@ GIVE_UP = {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "60"}
 
 _http = httpx.Client(timeout=GUARD_S, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 """For everything beside what is tested; made once, since making one costs more than many requests."""
-
-_next_port = random.randrange(10_000, 30_000, 10)
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` ports in a row that nobody holds, and that no other test of this run was given.
-
-    Below the ephemeral range, so that no outgoing connection takes one meanwhile.
-    """
-    global _next_port
-    while True:
-        first, _next_port = _next_port, _next_port + count
-        if _next_port > 32_000:
-            _next_port = 10_000
-            continue
-        try:
-            for port in range(first, _next_port):
-                with socket.create_server(("127.0.0.1", port)):
-                    pass
-        except OSError:
-            continue
-        return first
 
 
 def eventually(
