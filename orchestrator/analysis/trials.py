@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -32,6 +32,8 @@ class Trials:
     timing: Timing = QWEN3_32B_TP2
     seed: int = 0
     curve: Curve = field(default_factory=Curve)
+    on_rate: Callable[[float, float], None] | None = None
+    """Told, while goodput is searched, of the rate that is tried and the share of that run that is done."""
 
     def run(self, factor: float, *, share: float = 0.0, progress: Progress | None = None) -> Run:
         """Replay with time divided by `factor`; a run that cannot reach `share` any more is cut short."""
@@ -67,7 +69,9 @@ class Trials:
         return highest(self.attains, share, start)
 
     def _measure(self, rate: float, share: float) -> None:
-        run = self.run(rate / self.requests.trace.rate, share=share)
+        on_rate, count = self.on_rate, max(1, len(self.requests.trace.entries))
+        progress = None if on_rate is None else lambda arrived, _: on_rate(rate, arrived / count)
+        run = self.run(rate / self.requests.trace.rate, share=share, progress=progress)
         if run.interrupted:
             raise KeyboardInterrupt
         if run.stopped:

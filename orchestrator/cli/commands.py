@@ -13,6 +13,7 @@ import typer
 from orchestrator.cli import explain as _explain
 from orchestrator.cli import plan as _plan
 from orchestrator.cli import reload as _reload
+from orchestrator.cli import replay as _replay
 from orchestrator.cli import route as _route
 from orchestrator.cli import run as _run
 from orchestrator.cli.app import app, show_error
@@ -20,10 +21,12 @@ from orchestrator.errors import PdctlError
 
 __all__ = ["app", "execute"]
 
-COMMANDS = (_run, _plan, _route, _explain, _reload)
+COMMANDS = (_run, _plan, _route, _explain, _reload, _replay)
 """The modules whose import registered their commands."""
 
-ORDER = ("up", "down", "ps", "logs", "restart", "reload", "explain", "check", "plan", "route", "schema")
+ORDER = (
+    "up", "down", "ps", "logs", "restart", "reload", "explain", "replay", "check", "plan", "route", "schema",
+)  # fmt: skip
 """The commands as `--help` lists them: by how often they are needed, not by module."""
 
 app.registered_commands.sort(key=lambda c: ORDER.index(c.name or getattr(c.callback, "__name__", "")))

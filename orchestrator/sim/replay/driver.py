@@ -323,11 +323,15 @@ class Replay:
         self._carry_out(self.scheduler.observe(snapshot, now_s), now_s)
 
     def _poll_all(self, now_s: float, _: Any) -> None:
-        self._endpoints = {
-            name: self._reader.view(endpoint, now_s, now_s) for name, endpoint in self._endpoints.items()
-        }
+        changed = False
+        for name, endpoint in self._endpoints.items():
+            view = self._reader.view(endpoint, now_s, now_s)
+            if view is not endpoint:
+                self._endpoints[name] = view
+                changed = True
         self._reader.polled()
-        self._at(now_s + self._latency_s, self._seen, None)
+        if changed:
+            self._at(now_s + self._latency_s, self._seen, None)
         self._at(now_s + self.fleet.poll_s, self._poll_all, None)
 
     def _seen(self, now_s: float, _: Any) -> None:

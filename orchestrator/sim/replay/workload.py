@@ -53,7 +53,8 @@ class Prefixes:
             entries.append(Entry(at_s, tokens, self.output, tuple(ids)))
             if turn + 1 < self.turns:
                 whole = (tokens + self.output) // BLOCK_TOKENS
-                talks[group, user] = (turn + 1, [*ids, *_take(fresh, (whole - len(ids)) * BLOCK_TOKENS)])
+                answered = _take(fresh, (whole - len(ids)) * BLOCK_TOKENS)
+                talks[group, user] = (turn + 1, [*ids, *answered])
             else:
                 talks.pop((group, user), None)
         note = (
