@@ -52,6 +52,7 @@ async def test_what_is_answered_here(make: Make) -> None:
 
 async def test_a_scheduler_is_told_what_it_heeds_alone(make: Make) -> None:
     rig = await make(heeds=frozenset({"sent"}))
+    rig.engines["p0"].script = answers(200, completion(""))
     rig.engines["d0"].script = answers(200, completion("x"))
     await rig.ask("/v1/completions", ASK)
     await rig.at_rest()
