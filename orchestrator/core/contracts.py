@@ -127,9 +127,9 @@ class Scheduler(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Waiting:
-    """A request in the router's queue. Times are on the router's monotonic clock.
+    """A request in the router's queue, equal to itself alone. Times are on the router's monotonic clock.
 
     `work_s` is its least remaining uncached prefill over the endpoints that may compute it, refreshed when
     cache contents change. `first_token_by_s` is its deadline (inf: none), `latest_start_s` when its prefill
@@ -157,7 +157,10 @@ class PlannedOrder(Order, Protocol):
     """An order that looks at the whole queue before each dispatch; `key` only breaks its ties."""
 
     def plan(self, queue: Sequence[Waiting], now_s: float, endpoints: int) -> Sequence[Waiting]:
-        """`queue` (sorted by `key`) as it should be served by so many endpoints; a subset may be returned."""
+        """`queue` (sorted by `key`) as it should be served by so many endpoints.
+
+        A subset may be returned; the rest then follows it in the order given.
+        """
         ...
 
 

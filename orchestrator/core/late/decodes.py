@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -13,13 +14,18 @@ from orchestrator.core.types import Endpoint
 SAME = 0.02
 """Steps within 2 % of each other are the same: predictions are not better than that."""
 
+NO_ROOM, GAPS, AVOIDED = "memory", "gap-promise", "failed-before"
+"""Why a side is not taken: its KV memory, a gap promised to somebody there or to the request, or that an
+attempt of the request has failed there."""
+
 
 @dataclass(slots=True, eq=False)
 class DecodeSide:
     """An endpoint that decodes: its memory, its batch, and the strictest gap promised to those in it.
 
     `bounds` are the gaps promised to the requests there (request id to seconds), of those with a promise.
-    `tokens` estimates the KV its steps read, `batch` the sequences in them.
+    `tokens` estimates the KV its steps read, `batch` the sequences in them. `kept_tokens` of its room are for
+    `kept_for`, whom too many have overtaken.
     """
 
     endpoint: Endpoint
@@ -32,6 +38,8 @@ class DecodeSide:
     strictest_s: float = inf
     used: int = 0
     """Which use of a decode side was the last of this one."""
+    kept_for: object = None
+    kept_tokens: float = 0.0
 
     @property
     def id(self) -> str:
@@ -52,11 +60,26 @@ class DecodeSide:
         if total is not None and not requests:
             # Whatever a lone request needs, the engine alone can say that it does not fit.
             self.free_tokens = inf
-        self.strictest_s = min(self.bounds.values(), default=inf)
+        self.strictest_s = min(self.bounds.values()) if self.bounds else inf
 
     def step_s(self, more: int, tokens: int) -> float:
         """Seconds of a step with `more` sequences of `tokens` KV tokens together."""
         return self.step.seconds(self.batch + more, self.tokens + tokens)
+
+    def room(self, who: object) -> float:
+        """KV tokens free for `who`: without those kept for another; None: with them."""
+        if who is None or self.kept_for is None or self.kept_for is who:
+            return self.free_tokens
+        # One that is kept empty until it can take a request larger than itself is free for nobody else.
+        return -inf if self.free_tokens == inf else self.free_tokens - self.kept_tokens
+
+    def breaks_gaps(self, tokens: int, bound_s: float) -> bool:
+        """Whether its steps with a request of `tokens` would break `bound_s` or a gap promised to those here.
+
+        A lone request is promised nothing by others, and nowhere could its gaps be shorter.
+        """
+        bound = bound_s if bound_s < self.strictest_s else self.strictest_s
+        return bound < inf and self.batch > 0 and self.step_s(1, tokens) > bound
 
 
 class Decodes:
@@ -66,7 +89,8 @@ class Decodes:
         self._ledger = ledger
         self.sides: Mapping[str, DecodeSide] = {side.id: side for side in sides}
         self._stale = set(self.sides)
-        self._order: list[tuple[float, str, DecodeSide]] = []
+        self._order: list[tuple[float, str]] = []
+        self._places: dict[str, tuple[float, str]] = {}
         self._uses = 0
 
     def changed(self, endpoint_id: str) -> None:
@@ -74,26 +98,29 @@ class Decodes:
         if endpoint_id in self.sides:
             self._stale.add(endpoint_id)
 
+    def all_changed(self) -> None:
+        """So have the steps of all."""
+        self._stale.update(self.sides)
+
     def best(
-        self, tokens: int, bound_s: float, pools: frozenset[str] | None, avoid: Iterable[str] = ()
+        self, tokens: int, bound_s: float, avoid: Iterable[str] = (), who: object = None
     ) -> DecodeSide | None:
         """Who would decode a request of `tokens` KV tokens fastest, among those that have room; None: nobody.
 
         A side is passed over when its step would break a gap promise, `bound_s` or one to those it has;
-        if every one with room would, the request has to wait.
+        if every one with room would, the request has to wait. `avoid` are taken only where there are no
+        others at all. `who` asks: room kept for others is none (None: it is).
         """
         self._refresh()
         found: DecodeSide | None = None
         enough_s = inf
-        for step_s, _, side in self._order:
+        if avoid and self.sides.keys() <= set(avoid):
+            avoid = ()
+        for step_s, name in self._order:
             if step_s > enough_s:
                 break
-            if side.free_tokens < tokens or side.id in avoid:
-                continue
-            if pools is not None and side.endpoint.pool not in pools:
-                continue
-            bound = bound_s if bound_s < side.strictest_s else side.strictest_s
-            if bound < inf and side.batch and side.step_s(1, tokens) > bound:
+            side = self.sides[name]
+            if side.room(who) < tokens or name in avoid or side.breaks_gaps(tokens, bound_s):
                 continue
             if found is None:
                 found, enough_s = side, step_s * (1.0 + SAME)
@@ -106,20 +133,41 @@ class Decodes:
         self._uses += 1
         side.used = self._uses
 
-    def room(self) -> float:
-        """KV tokens free on all sides together."""
+    def room(self, who: object) -> float:
+        """KV tokens free for `who` on all sides together."""
         self._refresh()
-        return sum(side.free_tokens for side in self.sides.values() if side.free_tokens > 0)
+        return sum(max(0.0, side.room(who)) for side in self.sides.values())
 
     def most_room(self) -> float:
         """KV tokens that the emptiest side has when it is empty; inf where one does not tell."""
         return max((e.endpoint.kv_total_tokens or inf for e in self.sides.values()), default=0.0)
 
+    def least_step_s(self) -> float:
+        """Seconds of the shortest step with one request more; 0 without any side."""
+        self._refresh()
+        return self.sides[self._order[0][1]].step_s(1, 0) if self._order else 0.0
+
+    def ruled_out(
+        self, tokens: int, bound_s: float, avoid: Iterable[str], who: object
+    ) -> Iterator[tuple[str, str]]:
+        """Each side that a request could not be given, and why, as they were when last looked at."""
+        for side in self.sides.values():
+            if side.id in avoid:
+                yield side.id, AVOIDED
+            elif side.room(who) < tokens:
+                yield side.id, NO_ROOM
+            elif side.breaks_gaps(tokens, bound_s):
+                yield side.id, GAPS
+
     def _refresh(self) -> None:
-        if not self._stale:
-            return
-        for endpoint_id in self._stale:
-            side = self.sides[endpoint_id]
-            side.refresh(self._ledger.sums(endpoint_id))
+        for name in self._stale:
+            side = self.sides[name]
+            side.refresh(self._ledger.sums(name))
+            was, place = self._places.get(name), (side.step_s(0, 0), name)
+            if was == place:
+                continue
+            if was is not None:
+                del self._order[bisect_left(self._order, was)]
+            self._places[name] = place
+            insort(self._order, place)
         self._stale.clear()
-        self._order = sorted((side.step_s(0, 0), side.id, side) for side in self.sides.values())

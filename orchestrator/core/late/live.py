@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.core.late.decodes import DecodeSide
+from orchestrator.core.late.decodes import AVOIDED, DecodeSide
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.pricing import Pick, Price
 from orchestrator.core.late.queue import Item
@@ -71,31 +71,37 @@ class Live:
 
 
 def explain(pick: Pick) -> tuple[Choice, ...]:
-    """Every price that a dispatch was decided by, as choices in seconds."""
-    best = pick.best
+    """Every price that a dispatch was decided by, as choices in seconds, and who was out of the question."""
+    best, added, avoid = pick.best, pick.added, pick.item.request.avoid
     role = Role.PREFILL if best.station.disaggregated else Role.UNIFIED
     ranked = sorted(pick.prices, key=lambda price: price.cost_s)
-    scored = tuple(
-        Scored(
-            p.station.id,
-            p.cost_s,
-            {"wait": p.wait_s, "prefill": p.work_s, "hand-off": p.exposed_s,
-             "others": p.cost_s - p.late_s - p.wait_s - p.work_s - p.exposed_s,
-             "late": p.late_s},
-        )
-        for p in ranked
-    )  # fmt: skip
+    scored = tuple(Scored(p.station.id, p.cost_s, _parts(p, pick)) for p in ranked)
     runner_up = next((p.station.id for p in ranked if p is not best), None)
-    first = Choice(role, best.station.id, runner_up, scored, unit="seconds")
-    if best.side is None:
-        return (first,)
-    return (first, *explain_decode(best.side))
+    priced = {p.station.id for p in ranked}
+    filtered = {s.id: AVOIDED for s in pick.lane.stations if s.id in avoid and s.id not in priced}
+    if added is not None:
+        filtered.update((name, by) for name, by in added.filtered.items() if name not in priced)
+    failed = () if added is None else tuple(dict.fromkeys(added.failed))
+    first = Choice(role, best.station.id, runner_up, scored, filtered, failed, "seconds")
+    return (first,) if best.side is None else (first, *explain_decode(pick.lane, pick.item, best.side))
 
 
-def explain_decode(side: DecodeSide) -> tuple[Choice, ...]:
-    """The decode step by which a decode side was chosen."""
-    step_s = side.step_s(0, 0)
-    return (Choice(Role.DECODE, side.id, None, (Scored(side.id, step_s, {"step": step_s}),), unit="seconds"),)
+def _parts(price: Price, pick: Pick) -> dict[str, float]:
+    parts = {"wait": price.wait_s, "prefill": price.work_s, "hand-off": price.exposed_s}
+    by_policies = {} if pick.added is None else pick.added.parts.get(price.station.id, {})
+    told_s = sum(parts.values()) + sum(by_policies.values())
+    return {**parts, "others": price.cost_s - price.late_s - told_s, **by_policies, "late": price.late_s}
+
+
+def explain_decode(lane: Lane, item: Item, chosen: DecodeSide) -> tuple[Choice, ...]:
+    """The decode sides by their steps with the request among them, and who was out of the question."""
+    needs, avoid = item.tokens + item.output_tokens, item.request.avoid
+    out = dict(lane.decodes.ruled_out(needs, item.slo.step_s, avoid, item))
+    out.pop(chosen.id, None)
+    steps = [(side.step_s(1, needs), side.id) for side in lane.decodes.sides.values() if side.id not in out]
+    scored = tuple(Scored(name, step_s, {"step": step_s}) for step_s, name in sorted(steps))
+    runner_up = next((one.endpoint for one in scored if one.endpoint != chosen.id), None)
+    return (Choice(Role.DECODE, chosen.id, runner_up, scored, out, unit="seconds"),)
 
 
 def prediction(now_s: float, item: Item, price: Price, tail_s: float) -> Prediction:

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isfinite
+from dataclasses import dataclass, field
+from math import isfinite
 from random import Random
 
 from orchestrator.core.choosing import OnPolicyError
 from orchestrator.core.contracts import Context, PrefixReader
 from orchestrator.core.inflight import Ledger
-from orchestrator.core.late.lanes import Board, Lane
+from orchestrator.core.late.board import Board
+from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.queue import Item
 from orchestrator.core.lateprofile import LateProfile, LateRole
 from orchestrator.core.prediction import Predictor
 from orchestrator.core.types import Endpoint, Role
 from orchestrator.errors import PolicyError
+
+
+@dataclass(slots=True, eq=False)
+class Added:
+    """What policies say of a request's stations: the seconds they add to the cost of those that they left.
+
+    `parts` are the seconds of each scorer, by station; `filtered` who was taken out by what; `failed` the
+    policies that were passed over.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, dict[str, float]] = field(default_factory=dict)
+    filtered: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
 
 
 class Policies:
@@ -42,13 +58,13 @@ class Policies:
         roles = (profile.prefill, profile.unified)
         self._any = any(role.filters or role.scorers for role in roles)
 
-    def extra(self, lane: Lane, item: Item, now_s: float) -> dict[str, float] | None:
-        """Seconds to add to the cost of each station, inf for one taken out; None: nothing is added."""
+    def added(self, lane: Lane, item: Item, now_s: float) -> Added | None:
+        """What the policies say of each station; None: there are none."""
         if not self._any:
             return None
         snapshot = self._ledger.snapshot(now_s)
         views = {e.id: e for e in snapshot.endpoints}
-        added: dict[str, float] = {}
+        added = Added()
         for role, mine in ((Role.PREFILL, self._profile.prefill), (Role.UNIFIED, self._profile.unified)):
             apart = role is Role.PREFILL
             stations = [s for s in lane.stations if s.disaggregated is apart]
@@ -66,24 +82,27 @@ class Policies:
                 first_token_by_s=item.first_token_by_s,
                 wait_s=lambda endpoint_id: self._board.stations[endpoint_id].wait_s(now_s),
             )
-            asked = [views[s.id] for s in stations if s.id in views]
-            added.update(self._ask(mine, item, asked, context))
+            self._ask(mine, item, [views[s.id] for s in stations if s.id in views], context, added)
         return added
 
     def _ask(
-        self, role: LateRole, item: Item, candidates: Sequence[Endpoint], context: Context
-    ) -> dict[str, float]:
+        self, role: LateRole, item: Item, candidates: Sequence[Endpoint], context: Context, added: Added
+    ) -> None:
         left = tuple(candidates)
-        added = dict.fromkeys((e.id for e in left), inf)
         for step in role.filters:
+            before = left
             try:
                 left = _kept(step.policy.filter(item.request, left, context), left)
             except Exception as error:  # noqa: BLE001  a stranger's code: no fault of it may cost a request
                 self.bypass(step.name, error)
+                added.failed.append(step.name)
+            if len(left) < len(before):
+                ids = {e.id for e in left}
+                added.filtered.update((e.id, step.name) for e in before if e.id not in ids)
             if not left:
-                return added
+                return
         for endpoint in left:
-            added[endpoint.id] = 0.0
+            added.parts[endpoint.id] = {}
         for scorer in role.scorers:
             try:
                 seconds = tuple(map(float, scorer.policy.score(item.request, left, context)))
@@ -91,10 +110,11 @@ class Policies:
                     raise ValueError(f"a scorer returns one finite figure for each of {len(left)} candidates")
             except Exception as error:  # noqa: BLE001  as above
                 self.bypass(scorer.name, error)
+                added.failed.append(scorer.name)
                 continue
             for endpoint, cost_s in zip(left, seconds, strict=True):
-                added[endpoint.id] += cost_s
-        return added
+                added.parts[endpoint.id][scorer.name] = cost_s
+                added.seconds[endpoint.id] = added.seconds.get(endpoint.id, 0.0) + cost_s
 
     def bypass(self, name: str, error: Exception) -> None:
         """A policy failed; the decision goes on without it."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from math import inf
 
 from orchestrator.core.inflight import Ledger
+from orchestrator.core.late.board import Board
 from orchestrator.core.late.decodes import DecodeSide
-from orchestrator.core.late.lanes import Board, Lane
+from orchestrator.core.late.lanes import Lane
+from orchestrator.core.late.policies import Added
 from orchestrator.core.late.queue import Item, Wait
 from orchestrator.core.late.station import Station
 from orchestrator.core.lateprofile import LateSettings
@@ -53,9 +55,11 @@ class Price:
 class Pick:
     """The cheapest free endpoint for a request, with every price it was compared with."""
 
+    lane: Lane
     item: Item
     best: Price
     prices: Sequence[Price]
+    added: Added | None = None
 
 
 class Pricing:
@@ -74,53 +78,55 @@ class Pricing:
         free: Sequence[Station],
         now_s: float,
         claims: dict[str, float],
-        extra: Mapping[str, float] | None = None,
+        added: Added | None = None,
         *,
         urgent: bool = False,
+        settle: bool = False,
     ) -> Pick | None:
         """The cheapest of the `free` stations; None if there is none now, or a busy one is worth waiting for.
 
         `claims` are seconds of prefill that requests ahead of this one wait to put on busy stations; such a
-        wait adds to them. `extra` are the seconds that policies add, by endpoint; one they took out has inf.
-        `urgent`: a request that is late already is sent wherever it costs least.
+        wait adds to them. `added` is what policies say. `urgent`: a request that is late already is sent
+        wherever it costs least. `settle`: it has waited long enough for a busy one.
         """
-        avoid = item.request.avoid
+        avoid: Sequence[str] = item.request.avoid
         if avoid:
-            free = [station for station in free if station.id not in avoid] or free
+            avoid = () if lane.only_to_avoid(avoid) else avoid
+            free = [station for station in free if station.id not in avoid]
         side = self._decode_side(lane, item)
         prices = [
             price
-            for station in self._worth_pricing(lane, item, free)
-            if (price := self._price(lane, item, station, side, 0.0, now_s, extra)) is not None
+            for station in self._worth_pricing(lane, item, free, avoid)
+            if (price := self._price(lane, item, station, side, 0.0, now_s, added)) is not None
         ]
         if not prices:
             return None
         best = _first_of_cheapest(prices)
         if urgent:
-            return Pick(item, best, prices)
-        if self.settings.wait_for_warm and len(free) < len(lane.stations):
-            better = self._busy(lane, item, free, side, now_s, claims, extra, best.cost_s)
+            return Pick(lane, item, best, prices, added)
+        if self.settings.wait_for_warm and not settle and len(free) < len(lane.stations):
+            better = self._busy(lane, item, free, avoid, side, now_s, claims, added, best.cost_s)
             if better:
                 first = min(better, key=_cost)
-                if first.cost_s < best.cost_s and first.cost_s < TOO_LATE_S:
-                    self._wait_for(item, first, best, claims, extra)
+                if first.cost_s < best.cost_s and not first.late_s:
+                    self._wait_for(item, first, best, claims, added)
                     return None
                 prices += better
-        if best.cost_s >= TOO_LATE_S and item.first_token_by_s < inf:
-            return None
-        return Pick(item, best, prices)
+        return None if best.late_s else Pick(lane, item, best, prices, added)
 
-    def _worth_pricing(self, lane: Lane, item: Item, free: Sequence[Station]) -> Sequence[Station]:
+    def _worth_pricing(
+        self, lane: Lane, item: Item, free: Sequence[Station], avoid: Sequence[str]
+    ) -> Sequence[Station]:
         """Of many free stations those that hold a prefix, those longest idle, and the fastest."""
         if len(free) <= FEW:
             return free
         few = dict.fromkeys(free[:SAMPLE])
         for station in lane.ranked[:SAMPLE]:
-            if station.id in lane.idle:
+            if station.id in lane.idle and station.id not in avoid:
                 few[station] = None
         for endpoint_id in item.hits:
             holder = lane.idle.get(endpoint_id)
-            if holder is not None:
+            if holder is not None and endpoint_id not in avoid:
                 few[holder] = None
         return tuple(few)
 
@@ -153,10 +159,11 @@ class Pricing:
         lane: Lane,
         item: Item,
         free: Sequence[Station],
+        avoid: Sequence[str],
         side: DecodeSide | None,
         now_s: float,
         claims: Mapping[str, float],
-        extra: Mapping[str, float] | None,
+        added: Added | None,
         most_s: float,
     ) -> list[Price]:
         """The prices of the busy stations that may cost less than `most_s`."""
@@ -167,13 +174,13 @@ class Pricing:
         prices = []
         own = 1.0 + self.settings.others
         for station in few:
-            if station in free:
+            if station in free or station.id in avoid:
                 continue
             wait_s = station.wait_s(now_s) + claims.get(station.id, 0.0)
             # Its least possible cost: no need to price one that cannot be cheapest.
             least_s = wait_s + own * station.curve.seconds(item.tokens, item.hits.get(station.id, 0))
             if least_s < most_s:
-                price = self._price(lane, item, station, side, wait_s, now_s, extra)
+                price = self._price(lane, item, station, side, wait_s, now_s, added)
                 if price is not None:
                     prices.append(price)
         return prices
@@ -184,11 +191,11 @@ class Pricing:
         first: Price,
         best: Price,
         claims: dict[str, float],
-        extra: Mapping[str, float] | None,
+        added: Added | None,
     ) -> None:
         """A busy endpoint is worth waiting for: remembered, so as not to be worked out at each pump."""
         claims[first.station.id] = claims.get(first.station.id, 0.0) + first.work_s
-        if best.cached == 0 and extra is None:
+        if best.cached == 0 and added is None:
             item.waits_for = Wait(
                 first.station,
                 first.station.ends_s,
@@ -227,24 +234,23 @@ class Pricing:
         side: DecodeSide | None,
         wait_s: float,
         now_s: float,
-        extra: Mapping[str, float] | None,
+        added: Added | None,
     ) -> Price | None:
         """What `station` would cost; None if the request may not or cannot go there."""
         endpoint, tokens = station.endpoint, item.tokens
-        if item.slo.pools is not None and endpoint.pool not in item.slo.pools:
-            return None
-        added_s = 0.0 if extra is None else extra.get(station.id, 0.0)
-        if added_s == inf:
-            return None
+        added_s = 0.0
+        if added is not None:
+            if station.id in added.filtered:
+                return None
+            added_s = added.seconds.get(station.id, 0.0)
         others = self.settings.others
         if station.disaggregated:
             if side is None:
                 return None
             decoder = side
         else:
-            decoder = self._board.sides[station.id]
-            decoder.refresh(self._ledger.sums(station.id))
-            if not self._fits(item, station, decoder):
+            decoder = self.own_side(station)
+            if not self.fits(item, station, decoder):
                 return None
             others *= 1 + decoder.batch
         exposed_s = self._board.exposed(lane, endpoint, decoder.endpoint).seconds(tokens)
@@ -268,12 +274,18 @@ class Pricing:
         quantile = self.settings.on_time_quantile
         return 0.0 if quantile == 0.5 else self._predictor.tail_s(station.id, takes_s, quantile)
 
-    def _fits(self, item: Item, station: Station, decoder: DecodeSide) -> bool:
+    def own_side(self, station: Station) -> DecodeSide:
+        """The decode side that a station is itself, as it is now."""
+        side = self._board.sides[station.id]
+        side.refresh(self._ledger.sums(station.id))
+        return side
+
+    def fits(self, item: Item, station: Station, decoder: DecodeSide) -> bool:
         """Whether a station that decodes too has the memory, and nobody there waits too long for a token.
 
         Whoever decodes there waits for a chunk of the new prompt between two tokens.
         """
-        if decoder.free_tokens < item.tokens + item.output_tokens:
+        if decoder.room(item) < item.tokens + item.output_tokens:
             return False
         bound_s = decoder.strictest_s
         if bound_s == inf or not decoder.batch:
@@ -283,17 +295,38 @@ class Pricing:
         piece = min(new, chunk) if isinstance(chunk, int) else new
         return station.curve.seconds(piece) + decoder.step_s(1, item.tokens) <= bound_s
 
+    def to_keep_room(self, lane: Lane, item: Item) -> DecodeSide | None:
+        """The decode side that could soonest take a request that none has room for now; None: one has.
+
+        One whose whole memory is less than it needs comes last: it would have to be empty.
+        """
+        if self._decode_side(lane, item) is not None:
+            return None
+        sides = list(lane.decodes.sides.values())
+        for station in lane.stations:
+            if not station.disaggregated:
+                side = self.own_side(station)
+                if self.fits(item, station, side):
+                    return None
+                sides.append(side)
+        needs = item.tokens + item.output_tokens
+        ours = [side for side in sides if side.kept_for is None and side.id not in item.request.avoid]
+        return max(
+            ours,
+            key=lambda s: ((s.endpoint.kv_total_tokens or inf) >= needs, s.free_tokens, -s.batch),
+            default=None,
+        )
+
     def _decode_side(self, lane: Lane, item: Item) -> DecodeSide | None:
         """Who would decode a pair's request now; None if nobody has the room."""
         decodes = lane.decodes
         if not decodes.sides:
             return None
         tokens = item.tokens + item.output_tokens
-        if lane.unbound_tokens and decodes.room() - lane.unbound_tokens < min(tokens, decodes.most_room()):
+        unbound = self._board.unbound_tokens(lane)
+        if unbound and decodes.room(item) - unbound < min(tokens, decodes.most_room()):
             return None
-        slo, avoid = item.slo, item.request.avoid
-        side = decodes.best(tokens, slo.step_s, slo.pools, avoid)
-        return decodes.best(tokens, slo.step_s, slo.pools) if side is None and avoid else side
+        return decodes.best(tokens, item.slo.step_s, item.request.avoid, item)
 
 
 def _cost(price: Price) -> float:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
-from orchestrator.core.contracts import Order, PlannedOrder
+from orchestrator.core.contracts import Order, PlannedOrder, Waiting
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.policies import Policies
 from orchestrator.core.late.pricing import Pick, Pricing
 from orchestrator.core.late.queue import Item, Key
 from orchestrator.core.late.station import Station
+from orchestrator.core.late.touched import Touched
 from orchestrator.core.lateprofile import LateProfile
 from orchestrator.core.prefix import PrefixIndex
 from orchestrator.core.prefixcheck import cached_tokens
-from orchestrator.core.slo import Classes, Priority
+from orchestrator.core.slo import Priority
 
 BATCH_HEADS = 8
 """Batch requests looked at for one that belongs on a free endpoint."""
@@ -21,12 +24,28 @@ BATCH_HEADS = 8
 UNIT_LOOKAHEAD = 64
 """Requests behind a short one that are looked at to go with it."""
 
-TOUCHES = 4096
-"""First blocks whose last change is remembered; beyond, all waiting requests are looked up anew once. What
-one prompt evicts of others' is noticed then, or when they are next sent or reported."""
+ASIDE = 4
+"""Of the requests that policies left nowhere to go, so many are asked about anew at a time."""
+
+PATIENCE_S = 1.0
+"""A request that others have overtaken for so long, as no decode side had room for it, has room kept for it.
+It waits for a busy endpoint that holds its prefix no longer than that, or than its whole prefill takes."""
 
 Dispatch = Callable[[Pick, int], None]
 """Sends the picked request, in the unit of that number."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One look at the free stations of each lane, and what it has found so far.
+
+    `claims` are the seconds that those ahead wait to put on busy stations, `skipped` those that could not go.
+    """
+
+    now_s: float
+    free: dict[Lane, Sequence[Station]] = field(default_factory=dict)
+    claims: dict[str, float] = field(default_factory=dict)
+    skipped: list[Item] = field(default_factory=list)
 
 
 class Pump:
@@ -38,7 +57,7 @@ class Pump:
         pricing: Pricing,
         prefix: PrefixIndex,
         policies: Policies,
-        classes: Classes,
+        touched: Touched,
         block_tokens: int,
     ) -> None:
         self._profile = profile
@@ -46,30 +65,40 @@ class Pump:
         self._pricing = pricing
         self._prefix = prefix
         self._policies = policies
-        self._reserves = {name: c.reserve for name, c in classes.items() if c.reserve > 0.0}
+        self._touched = touched
         self._block_tokens = block_tokens
-        self._touched: dict[int, int] = {}
-        self._touches = 0
-        self._all_touched = 0
+        self._credits: dict[tuple[str, str], float] = {}
+        """By model and class."""
+        self._credited_s: dict[str, float] = {}
 
-    def run(self, lane: Lane, now_s: float, dispatch: Dispatch) -> None:
-        """Dispatch to every free station for which there is a fitting request."""
-        self._credit(lane, now_s)
+    def run(self, lanes: Sequence[Lane], now_s: float, dispatch: Dispatch) -> None:
+        """Dispatch to every free station for which there is a fitting request, in lanes of one model."""
+        self._credit(lanes, now_s)
         ahead, short = self._settings.hand_ahead_s, self._settings.hand_ahead_work_s
-        near = lane.nearly_free(now_s, ahead, short) if ahead > 0.0 else []
-        while lane.waiting:
-            free = [*lane.idle.values(), *near] if near else list(lane.idle.values())
-            if not free:
-                return
-            pick = self._next(lane, free, now_s)
+        near = {
+            station: None
+            for lane in lanes
+            if lane.waiting and ahead > 0.0
+            for station in lane.nearly_free(now_s, ahead, short)
+        }
+        while True:
+            turn = Turn(now_s)
+            for lane in lanes:
+                if lane.waiting:
+                    free = [*lane.idle.values(), *(s for s in near if lane.station(s.id) is s)]
+                    if free:
+                        turn.free[lane] = free
+            pick = self._next(turn) if turn.free else None
             if pick is None:
                 return
+            for item in turn.skipped:
+                # Somebody behind it goes first.
+                item.passed_s = min(item.passed_s, now_s)
             station = pick.best.station
             unit = station.unit()
-            dispatch(pick, unit)
-            self._fill(lane, pick, unit, now_s, dispatch)
-            if station in near:
-                near.remove(station)
+            self._send(pick, unit, dispatch)
+            self._fill(pick, unit, now_s, dispatch)
+            near.pop(station, None)
 
     def key(self, item: Item) -> Key:
         """Where an item stands in the queue: by priority, then as the order has it, then by arrival."""
@@ -83,26 +112,14 @@ class Pump:
             key = item.work_s
         return (int(item.slo.priority), key, item.key[2])
 
-    def touched(self, first_block: int) -> None:
-        """What is cached of the prompts that begin with this block may have changed."""
-        self._touches += 1
-        if len(self._touched) > TOUCHES:
-            self.touched_all()
-        self._touched[first_block] = self._touches
-
-    def touched_all(self) -> None:
-        """Whatever is cached may have changed."""
-        self._touches += 1
-        self._all_touched = self._touches
-        self._touched.clear()
-
     def refresh(self, lane: Lane, item: Item) -> None:
         """Bring up to date what of an item's prompt is cached where, and with it its work and its place."""
-        hashes = item.request.block_hashes
-        changed = max(self._all_touched, self._touched.get(hashes[0], 0)) if hashes else 0
-        if item.hits_at >= changed:
+        if not lane.usable:
             return
-        item.hits_at = self._touches
+        hashes = item.request.block_hashes
+        if item.hits_at >= self._touched.changed(hashes):
+            return
+        item.hits_at = self._touched.count
         item.waits_for = None
         hits = self._prefix.hits(hashes)
         each = self._block_tokens
@@ -114,107 +131,152 @@ class Pump:
                 work_s = min(work_s, station.curve.seconds(item.tokens, hit))
         if abs(work_s - item.work_s) <= 0.01 * item.work_s:
             return
+        earlier = work_s > item.work_s
         item.latest_start_s += item.work_s - work_s
         item.work_s = work_s
-        if item.queued and not item.late and item.slo.priority is not Priority.BATCH:
-            key = self.key(item)
-            if key != item.key:
-                lane.queue.move(item, key)
+        if item.queued:
+            lane.move(item, self.key(item))
+            if earlier:
+                lane.deadlines.remind(item)
 
-    def _next(self, lane: Lane, free: Sequence[Station], now_s: float) -> Pick | None:
-        claims: dict[str, float] = {}
-        for item in self._candidates(lane, now_s):
-            pick = self._pick(lane, item, free, now_s, claims)
+    def _next(self, turn: Turn) -> Pick | None:
+        lanes = tuple(turn.free)
+        for lane in lanes:
+            if lane.aside:
+                for item in list(lane.aside.values())[:ASIDE]:
+                    if not self._shut_out(lane, item, turn.now_s):
+                        lane.take_back(item)
+        for lane, item in self._candidates(turn, lanes):
+            pick = self._pick(turn, lane, item)
             if pick is not None:
                 return pick
-        for item in lane.kept.head(self._settings.candidates):
-            pick = self._pick(lane, item, free, now_s, claims, urgent=True)
+        for lane, item in _by_arrival(lanes, [lane.kept.head(self._settings.candidates) for lane in lanes]):
+            pick = self._pick(turn, lane, item)
             if pick is not None:
                 return pick
-        return self._batch(lane, free, now_s)
+        return self._batch(turn, lanes)
 
-    def _candidates(self, lane: Lane, now_s: float) -> Iterator[Item]:
+    def _candidates(self, turn: Turn, lanes: Sequence[Lane]) -> Iterator[tuple[Lane, Item]]:
         """The head of the queue, those first whose class has saved up a share of the machine."""
-        first = self._reserved(lane) if self._reserves else ()
+        first = self._reserved(lanes) if self._credits else ()
         yield from first
-        heads: Sequence[Item]
+        # Whom a share was saved up for was asked already.
+        asked = {item for _, item in first}
+        turn.skipped.clear()
         order = self._profile.order.policy
-        if isinstance(order, PlannedOrder) and len(lane.queue) > 1:
-            heads = self._planned(order, lane, now_s)
+        if isinstance(order, PlannedOrder):
+            heads = self._planned(order, lanes, turn.now_s)
         else:
-            heads = lane.queue.head(self._settings.candidates)
-        for item in heads:
-            if item not in first:
-                yield item
+            heads = _by_key(lanes, [lane.queue.head(self._settings.candidates) for lane in lanes])
+        for lane, item in heads:
+            if item not in asked:
+                yield lane, item
 
-    def _planned(self, order: PlannedOrder, lane: Lane, now_s: float) -> Sequence[Item]:
-        items = lane.queue.items
+    def _planned(self, order: PlannedOrder, lanes: Sequence[Lane], now_s: float) -> list[tuple[Lane, Item]]:
+        """The head of the plan; what it leaves out follows it, so that nobody waits for ever."""
+        whole = _by_key(lanes, [tuple(lane.queue) for lane in lanes])
+        if len(whole) < 2:
+            return whole
+        queued = {item: lane for lane, item in whole}
+        stations = len({station for lane in lanes for station in lane.stations})
         try:
-            plan = order.plan(items, now_s, len(lane.stations))
-            if not isinstance(plan, Sequence) or any(not isinstance(w, Item) or not w.queued for w in plan):
-                raise TypeError("a plan is a sequence of what was in the queue")
+            plan = _known(queued, order.plan(tuple(queued), now_s, stations))
         except Exception as error:  # noqa: BLE001  as above
             self._policies.bypass(self._profile.order.name, error)
-            plan = items
-        return list(plan[: self._settings.candidates])  # type: ignore[arg-type]
+            return whole[: self._settings.candidates]
+        heads = list(islice(plan, self._settings.candidates))
+        if len(heads) == len(plan):
+            behind = (item for item in queued if item not in plan)
+            heads += islice(behind, self._settings.candidates - len(heads))
+        return [(queued[item], item) for item in heads]
 
-    def _reserved(self, lane: Lane) -> Sequence[Item]:
+    def _reserved(self, lanes: Sequence[Lane]) -> Sequence[tuple[Lane, Item]]:
         """For each class with credit for it, its first request."""
         found = []
-        for name in self._reserves:
-            credit = lane.credits.get(name, 0.0)
-            if credit <= 0.0:
-                continue
-            item = next((i for i in lane.queue if i.slo.name == name), None)
-            if item is not None and item.work_s <= credit:
-                found.append(item)
+        for lane in lanes:
+            for name, queue in lane.reserved.items():
+                item = queue.first
+                if item is not None and item.work_s <= self._credits.get((lane.model, name), 0.0):
+                    found.append((lane, item))
         return found
 
-    def _credit(self, lane: Lane, now_s: float) -> None:
-        """Every class with a reserve saves its share of the machine's time while it has requests waiting."""
-        if not self._reserves:
+    def _credit(self, lanes: Sequence[Lane], now_s: float) -> None:
+        """Every class with a reserve saves its share of its stations' time while it has requests waiting."""
+        if not any(lane.reserved for lane in lanes):
             return
-        passed_s = (now_s - lane.credited_s) * len(lane.stations)
-        lane.credited_s = now_s
-        waiting = {item.slo.name: item.work_s for item in lane.queue}
-        for name, share in self._reserves.items():
-            if name not in waiting:
-                lane.credits[name] = 0.0
-                continue
-            most = 2.0 * max(i.work_s for i in lane.queue if i.slo.name == name)
-            lane.credits[name] = min(most, lane.credits.get(name, 0.0) + share * passed_s)
+        model = lanes[0].model
+        passed_s = now_s - self._credited_s.get(model, now_s)
+        self._credited_s[model] = now_s
+        saved: dict[str, float] = {}
+        most: dict[str, float] = {}
+        for lane in lanes:
+            for name, queue in lane.reserved.items():
+                first = queue.first
+                if first is None:
+                    continue
+                share_s = first.slo.reserve * passed_s * len(lane.stations)
+                saved[name] = max(saved.get(name, 0.0), share_s)
+                most[name] = max(most.get(name, 0.0), first.work_s, queue.work_s / len(queue))
+        for name in {name for of, name in self._credits if of == model} - saved.keys():
+            del self._credits[model, name]
+        for name, share_s in saved.items():
+            credit_s = self._credits.get((model, name), 0.0) + share_s
+            self._credits[model, name] = min(2.0 * most[name], credit_s)
 
-    def _pick(
-        self,
-        lane: Lane,
-        item: Item,
-        free: Sequence[Station],
-        now_s: float,
-        claims: dict[str, float],
-        *,
-        urgent: bool = False,
-    ) -> Pick | None:
+    def _pick(self, turn: Turn, lane: Lane, item: Item) -> Pick | None:
+        free, now_s = turn.free[lane], turn.now_s
+        turn.skipped.append(item)
         self.refresh(lane, item)
-        if not urgent and self._pricing.still_waits(lane, item, now_s, claims):
+        passed_s = now_s - item.passed_s
+        settle = passed_s > max(PATIENCE_S, item.cold_s)
+        if not item.late and not settle and self._pricing.still_waits(lane, item, now_s, turn.claims):
             return None
-        extra = self._policies.extra(lane, item, now_s)
-        return self._pricing.pick(lane, item, free, now_s, claims, extra, urgent=urgent)
+        added = self._policies.added(lane, item, now_s)
+        if added is not None and len(added.filtered) >= len(lane.stations):
+            lane.put_aside(item)
+            return None
+        pick = self._pricing.pick(
+            lane, item, free, now_s, turn.claims, added, urgent=item.late, settle=settle
+        )
+        if pick is not None:
+            turn.skipped.pop()
+        elif passed_s > PATIENCE_S and lane.keeps is None and item.slo.priority is not Priority.BATCH:
+            side = self._pricing.to_keep_room(lane, item)
+            if side is not None:
+                lane.keep_room(item, side)
+        return pick
 
-    def _batch(self, lane: Lane, free: Sequence[Station], now_s: float) -> Pick | None:
+    def _shut_out(self, lane: Lane, item: Item, now_s: float) -> bool:
+        """Whether policies still leave it nowhere to go; if so, it will be the last to be asked again."""
+        added = self._policies.added(lane, item, now_s)
+        if added is None or len(added.filtered) < len(lane.stations):
+            return False
+        lane.put_aside(item)
+        return True
+
+    def _batch(self, turn: Turn, lanes: Sequence[Lane]) -> Pick | None:
         """A batch request for a gap: one that belongs on a free endpoint, of the first few."""
-        reserve = min(self._settings.batch_reserve, len(lane.stations) - 1)
-        if len(free) <= reserve or not len(lane.batch):
-            return None
-        claims: dict[str, float] = {}
-        for item in lane.batch.head(BATCH_HEADS):
-            pick = self._pick(lane, item, free, now_s, claims)
+        heads = []
+        for lane in lanes:
+            reserve = min(self._settings.batch_reserve, len(lane.stations) - 1)
+            heads.append(lane.batch.head(BATCH_HEADS) if len(turn.free[lane]) > reserve else [])
+        turn.claims = {}
+        for lane, item in _by_arrival(lanes, heads):
+            pick = self._pick(turn, lane, item)
             if pick is not None:
                 return pick
         return None
 
-    def _fill(self, lane: Lane, pick: Pick, unit: int, now_s: float, dispatch: Dispatch) -> None:
+    def _send(self, pick: Pick, unit: int, dispatch: Dispatch) -> None:
+        item = pick.item
+        if item.slo.reserve > 0.0:
+            saved = (pick.lane.model, item.slo.name)
+            self._credits[saved] = max(0.0, self._credits.get(saved, 0.0) - pick.best.work_s)
+        dispatch(pick, unit)
+
+    def _fill(self, pick: Pick, unit: int, now_s: float, dispatch: Dispatch) -> None:
         """Let short requests behind a short one go with it, up to an efficient chunk."""
-        station = pick.best.station
+        lane, station = pick.lane, pick.best.station
         left = station.unit_tokens - (pick.item.tokens - pick.best.cached)
         if left <= 0 or not len(lane.queue):
             return
@@ -223,7 +285,33 @@ class Pump:
                 return
             if item.tokens - item.hits.get(station.id, 0) > left:
                 continue
-            joined = self._pick(lane, item, (station,), now_s, {})
+            turn = Turn(now_s, {lane: [station]})
+            joined = self._pick(turn, lane, item)
             if joined is not None and joined.best.station is station:
                 left -= item.tokens - joined.best.cached
-                dispatch(joined, unit)
+                self._send(joined, unit, dispatch)
+
+
+def _known(queued: Mapping[Item, Lane], plan: Sequence[Waiting]) -> dict[Item, None]:
+    """A plan without repetitions. Raises ValueError if it holds what was not in the queue."""
+    known: dict[Item, None] = {}
+    for one in plan:
+        if not isinstance(one, Item) or one not in queued:
+            raise ValueError("a plan holds what was in the queue, and nothing else")
+        known[one] = None
+    return known
+
+
+def _by_key(lanes: Sequence[Lane], heads: Sequence[Sequence[Item]]) -> list[tuple[Lane, Item]]:
+    """The heads of several lanes in one order."""
+    found = [(lane, item) for lane, items in zip(lanes, heads, strict=True) for item in items]
+    if len(lanes) > 1:
+        found.sort(key=lambda one: one[1].key)
+    return found
+
+
+def _by_arrival(lanes: Sequence[Lane], heads: Sequence[Sequence[Item]]) -> list[tuple[Lane, Item]]:
+    found = [(lane, item) for lane, items in zip(lanes, heads, strict=True) for item in items]
+    if len(lanes) > 1:
+        found.sort(key=lambda one: (one[1].arrived_s, one[1].key[2]))
+    return found

@@ -6,6 +6,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from math import inf
 
 from orchestrator.core.contracts import Waiting
@@ -14,6 +15,12 @@ from orchestrator.core.slo import NO_PROMISE, SloClass
 
 Key = tuple[int, float, int]
 """Priority, the order's key, arrival: no two are equal."""
+
+CHUNK = 512
+"""Items of a queue that are kept side by side; more are split in two."""
+
+SWEEP = 256
+"""So many reminders are kept without asking whether their items still wait."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +45,8 @@ class Item(Waiting):
     `tokens` is the length of its prompt, `hits` the tokens of it that each endpoint is believed to hold
     (those that hold some), as the prefix index was at `hits_at`. `output_tokens` is what it is expected to
     produce, `expires_s` when it ends whatever was promised. `late`: it missed its latest start and was kept.
+    `passed_s` is when a request behind it first went while it found no room, or waited for an endpoint that
+    holds its prefix; inf: none did. `queued`: it waits in a lane.
     """
 
     slo: SloClass = NO_PROMISE
@@ -51,6 +60,7 @@ class Item(Waiting):
     late: bool = False
     waits_for: Wait | None = None
     queued: bool = False
+    passed_s: float = inf
 
     @property
     def due_s(self) -> float | None:
@@ -58,67 +68,123 @@ class Item(Waiting):
         return self.first_token_by_s - self.arrived_s if self.first_token_by_s < inf else None
 
 
+class Chunk:
+    """A stretch of a queue: keys, items and the work that each was counted with, side by side."""
+
+    __slots__ = ("items", "keys", "work_s", "works")
+
+    def __init__(self, keys: list[Key], items: list[Item], works: list[float]) -> None:
+        self.keys = keys
+        self.items = items
+        self.works = works
+        self.work_s = sum(works)
+
+
 class Queue:
-    """Items by key, with O(log n) comparisons to insert and remove (and a memory move that n decides).
+    """Items by key, in chunks of at most `CHUNK`: nothing done to one of n items touches more than a chunk
+    and n / CHUNK sums.
 
     `ahead_s` tells how much work is in front of a key.
     """
 
     def __init__(self) -> None:
-        self._keys: list[Key] = []
-        self._items: list[Item] = []
-        self._works: list[float] = []
+        self._chunks: list[Chunk] = []
+        self._last: list[Key] = []
+        """The last key of each chunk."""
+        self._size = 0
 
     def __len__(self) -> int:
         """Items in the queue."""
-        return len(self._items)
+        return self._size
 
     def __iter__(self) -> Iterator[Item]:
         """In order of their keys."""
-        return iter(self._items)
+        for chunk in self._chunks:
+            yield from chunk.items
 
-    @property
-    def items(self) -> list[Item]:
-        """In order of their keys; not to be changed."""
-        return self._items
+    def __contains__(self, item: Item) -> bool:
+        """Whether it is in the queue, under the key it has now."""
+        return self._find(item) is not None
 
     def head(self, n: int) -> list[Item]:
         """The first `n`."""
-        return self._items[:n]
+        found: list[Item] = []
+        for chunk in self._chunks:
+            found += chunk.items[: n - len(found)]
+            if len(found) == n:
+                break
+        return found
+
+    @property
+    def first(self) -> Item | None:
+        """Who goes first; None if nobody waits."""
+        return self._chunks[0].items[0] if self._chunks else None
 
     def add(self, item: Item) -> None:
         """Insert by `item.key`."""
-        at = bisect_left(self._keys, item.key)
-        self._keys.insert(at, item.key)
-        self._items.insert(at, item)
-        self._works.insert(at, item.work_s)
-        item.queued = True
+        key, work_s = item.key, item.work_s
+        self._size += 1
+        if not self._chunks:
+            self._chunks.append(Chunk([key], [item], [work_s]))
+            self._last.append(key)
+            return
+        number = min(bisect_left(self._last, key), len(self._chunks) - 1)
+        chunk = self._chunks[number]
+        at = bisect_left(chunk.keys, key)
+        chunk.keys.insert(at, key)
+        chunk.items.insert(at, item)
+        chunk.works.insert(at, work_s)
+        chunk.work_s += work_s
+        if len(chunk.keys) > CHUNK:
+            self._split(number)
+        elif at == len(chunk.keys) - 1:
+            self._last[number] = key
 
     def remove(self, item: Item) -> None:
         """Take an item out. Raises KeyError if it is not in."""
-        self._take(item)
-        item.queued = False
-
-    def move(self, item: Item, key: Key) -> None:
-        """Give an item another key; its `work_s` may have changed too."""
-        self._take(item)
-        item.key = key
-        self.add(item)
+        found = self._find(item)
+        if found is None:
+            raise KeyError(item.request.id)
+        number, at = found
+        chunk = self._chunks[number]
+        self._size -= 1
+        chunk.work_s -= chunk.works[at]
+        del chunk.keys[at], chunk.items[at], chunk.works[at]
+        if not chunk.keys:
+            del self._chunks[number], self._last[number]
+        elif at == len(chunk.keys):
+            self._last[number] = chunk.keys[-1]
 
     def ahead_s(self, key: Key) -> float:
         """Seconds of prefill in front of `key`."""
-        return sum(self._works[: bisect_left(self._keys, key)])
+        number = bisect_left(self._last, key)
+        ahead_s = 0.0
+        for chunk in self._chunks[:number]:
+            ahead_s += chunk.work_s
+        if number < len(self._chunks):
+            chunk = self._chunks[number]
+            ahead_s += sum(chunk.works[: bisect_left(chunk.keys, key)])
+        return ahead_s
 
     @property
     def work_s(self) -> float:
         """Seconds of prefill in all."""
-        return sum(self._works)
+        return sum(chunk.work_s for chunk in self._chunks)
 
-    def _take(self, item: Item) -> None:
-        at = bisect_left(self._keys, item.key)
-        if at == len(self._keys) or self._keys[at] != item.key:
-            raise KeyError(item.request.id)
-        del self._keys[at], self._items[at], self._works[at]
+    def _find(self, item: Item) -> tuple[int, int] | None:
+        number = bisect_left(self._last, item.key)
+        if number == len(self._chunks):
+            return None
+        chunk = self._chunks[number]
+        at = bisect_left(chunk.keys, item.key)
+        return (number, at) if at < len(chunk.items) and chunk.items[at] is item else None
+
+    def _split(self, number: int) -> None:
+        chunk, half = self._chunks[number], CHUNK // 2
+        upper = Chunk(chunk.keys[half:], chunk.items[half:], chunk.works[half:])
+        lower = Chunk(chunk.keys[:half], chunk.items[:half], chunk.works[:half])
+        self._chunks[number : number + 1] = [lower, upper]
+        self._last[number : number + 1] = [lower.keys[-1], upper.keys[-1]]
 
 
 class Backlog:
@@ -134,7 +200,6 @@ class Backlog:
     def add(self, item: Item) -> None:
         """Insert by arrival."""
         insort(self._items, (item.arrived_s, item.key[2], item))
-        item.queued = True
 
     def remove(self, item: Item) -> None:
         """Take an item out. Raises KeyError if it is not in."""
@@ -142,7 +207,6 @@ class Backlog:
         if at == len(self._items) or self._items[at][2] is not item:
             raise KeyError(item.request.id)
         del self._items[at]
-        item.queued = False
 
     def head(self, n: int) -> list[Item]:
         """The `n` that came first."""
@@ -154,12 +218,20 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Item]] = []
+        self._sweep_at = SWEEP
+        self._number = count()
+
+    def __len__(self) -> int:
+        """Reminders kept, with those of items that wait no more."""
+        return len(self._heap)
 
     def remind(self, item: Item) -> None:
         """`overdue` should give this item after its latest start or its end, whichever is first."""
         due_s = item.expires_s if item.late else min(item.latest_start_s, item.expires_s)
         if due_s < inf:
-            heapq.heappush(self._heap, (due_s, item.key[2], item))
+            if len(self._heap) >= self._sweep_at:
+                self._sweep()
+            heapq.heappush(self._heap, (due_s, next(self._number), item))
 
     def next_s(self) -> float:
         """When the next item is overdue; inf: never."""
@@ -171,3 +243,9 @@ class Deadlines:
     def overdue(self, now_s: float) -> Item | None:
         """A waiting item past the moment it was to be reminded of, which is then forgotten; None: no more."""
         return heapq.heappop(self._heap)[2] if self.next_s() <= now_s else None
+
+    def _sweep(self) -> None:
+        """Forget those who wait no more: most go long before they are too late."""
+        self._heap = [entry for entry in self._heap if entry[2].queued]
+        heapq.heapify(self._heap)
+        self._sweep_at = max(SWEEP, 2 * len(self._heap))

@@ -12,19 +12,21 @@ from orchestrator.core.admission import Drain
 from orchestrator.core.choosing import OnPolicyError, least_work
 from orchestrator.core.contracts import Assign, Decision, Reject
 from orchestrator.core.inflight import Ledger
-from orchestrator.core.late.lanes import Board, Lane, Serves
+from orchestrator.core.late.board import Board, Serves, kind
+from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.live import Live, explain, prediction
 from orchestrator.core.late.policies import Policies
 from orchestrator.core.late.pricing import Pick, Pricing
 from orchestrator.core.late.pump import Pump
 from orchestrator.core.late.queue import Item
 from orchestrator.core.late.refusals import Refusals
+from orchestrator.core.late.touched import Touched
 from orchestrator.core.late.tracking import Tracking
 from orchestrator.core.lateprofile import LateProfile
 from orchestrator.core.prediction import Predictor
 from orchestrator.core.prefix import PrefixIndex
 from orchestrator.core.prefixcheck import PrefixCheck
-from orchestrator.core.slo import NO_PROMISE, Classes, Priority, Unattainable
+from orchestrator.core.slo import NO_PROMISE, Classes, SloClass, Unattainable
 from orchestrator.core.types import (
     LegEvent,
     Outcome,
@@ -98,6 +100,7 @@ class LateScheduler:
         self._incarnations: dict[str, str] = {}
         self._ticked_s = -inf
         self._seq = 0
+        self._touched = Touched()
         self._out: list[Decision] = []
         self._board = Board(self.ledger, predictor, serves, profile.settings)
         self._tracking = Tracking(self.ledger, self._board, predictor, self.cached, on_accounting_error)
@@ -112,7 +115,7 @@ class LateScheduler:
     @profile.setter
     def profile(self, profile: LateProfile) -> None:
         self._profile = profile
-        self._board.settings = profile.settings
+        self._board.adopt(profile.settings)
         policies = Policies(
             profile,
             self._board,
@@ -125,10 +128,10 @@ class LateScheduler:
         )
         pricing = Pricing(self._board, self.ledger, self.predictor, profile.settings)
         self._pricing = pricing
-        self._pump = Pump(profile, pricing, self.prefix, policies, self.classes, self._block_tokens)
+        self._pump = Pump(profile, pricing, self.prefix, policies, self._touched, self._block_tokens)
         for item, lane in self._waiting.values():
-            if item in lane.queue.items:
-                lane.queue.move(item, self._pump.key(item))
+            item.waits_for = None
+            lane.move(item, self._pump.key(item))
 
     @property
     def waiting(self) -> int:
@@ -148,31 +151,36 @@ class LateScheduler:
         if request.path in ONE_ENDPOINT:
             return (self._single(request, now_s),)
         self._learned()
-        lane = self._board.lane(request.model, request.path)
+        slo = self.classes.get(request.slo_class or "", NO_PROMISE)
+        lane = self._board.lane((request.model, request.path, slo.pools))
         if not lane.usable:
             return (self._refusals.no_capacity(request, self._board.endpoints),)
         if len(self._waiting) >= self._profile.settings.max_queue:
             full = self._refusals.queue_full(request, len(self._waiting), lane, now_s, len(self.ledger))
             return (full,)
-        item = self._item(request, lane)
+        item = self._item(request, slo, lane)
         self._enqueue(item, lane)
         self._admitted[request.id] = self._pricing.admission(lane, item, now_s)
-        return self._run((lane,), now_s)
+        return self._run(self._board.beside(lane), now_s)
 
     def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
         """Take note of a leg's progress; a finished prefill frees its endpoint for the next."""
         if event.what not in self.heeds:
             return ()
         lane = self._tracking.progress(event, now_s, self._out)
-        return self._run((lane,), now_s) if lane is not None else self._take()
+        return self._run(self._board.beside(lane), now_s) if lane is not None else self._take()
 
     def cancel(self, request_id: str, now_s: float) -> Sequence[Decision]:
         """The client left before a decision."""
-        found = self._waiting.pop(request_id, None)
-        if found is not None:
-            self._unqueue(*found)
-            self._admitted.pop(request_id, None)
-        return ()
+        found = self._waiting.get(request_id)
+        if found is None:
+            return ()
+        item, lane = found
+        kept = lane.keeps is not None and lane.keeps[0] is item
+        self._forget(item, lane)
+        self._admitted.pop(request_id, None)
+        # Room that was kept for it may do for others.
+        return self._run(self._board.beside(lane), now_s) if kept else ()
 
     def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
         """Release all that the request held, learn from it, and give what it freed to the next."""
@@ -180,25 +188,26 @@ class LateScheduler:
         live = self._tracking.live.get(outcome.request_id)
         self.cached.ended(outcome)
         if live is not None:
-            self._touched(live.item.request)
+            self._touch(live.item.request)
         started_s = self._tracking.finish(outcome, now_s, self._out)
         if started_s is None:
             return self._take()
         self._drain.finished(now_s - started_s)
-        return self._run((live.lane,) if live is not None else (), now_s)
+        return self._run(self._board.beside(live.lane) if live is not None else (), now_s)
 
     def observe(self, snapshot: Snapshot, now_s: float) -> Sequence[Decision]:
         """Take the endpoints as they are now; a new incarnation has an empty prefix cache."""
         self._keep_prefixes(snapshot)
         self.predictor.observe(snapshot, now_s)
         self.ledger.observe(snapshot.endpoints)
-        moved = self._board.observe(self.ledger.snapshot(now_s).endpoints)
-        for item in moved:
-            item.queued = False
-            lane = self._board.lane(item.request.model, item.request.path)
-            self._enqueue(item, lane)
+        if self._board.observe(self.ledger.snapshot(now_s).endpoints):
+            self._touched.all()
+            for item, _ in list(self._waiting.values()):
+                item.waits_for, item.passed_s = None, inf
+                self._enqueue(item, self._board.lane(kind(item), keep=True))
+            self._tracking.to_new_lanes()
         self._tracking.observe(now_s, self._out)
-        return self._run(tuple(self._board.lanes.values()), now_s)
+        return self._run_all(now_s)
 
     def due_s(self) -> float | None:
         """When something will be too late, free, or worth a poll."""
@@ -214,12 +223,11 @@ class LateScheduler:
         """Refuse what is too late, hand ahead, ask overdue endpoints, give up hand-offs nobody took."""
         self._ticked_s = now_s
         self._tracking.tick(now_s, self._out)
-        return self._run(tuple(self._board.lanes.values()), now_s)
+        return self._run_all(now_s)
 
     # -- the queue
 
-    def _item(self, request: RequestView, lane: Lane) -> Item:
-        slo = self.classes.get(request.slo_class or "", NO_PROMISE)
+    def _item(self, request: RequestView, slo: SloClass, lane: Lane) -> Item:
         tokens = max(1, request.prompt_tokens)
         output = request.n * self.predictor.output_tokens(request.slo_class, request.max_tokens)
         cold_s = self.predictor.reference_s(request.model, tokens)
@@ -249,21 +257,12 @@ class LateScheduler:
 
     def _enqueue(self, item: Item, lane: Lane) -> None:
         self._waiting[item.request.id] = (item, lane)
-        lane.deadlines.remind(item)
-        if item.late:
-            lane.kept.add(item)
-        elif item.slo.priority is Priority.BATCH:
-            lane.batch.add(item)
-        else:
-            lane.queue.add(item)
+        lane.add(item)
 
-    def _unqueue(self, item: Item, lane: Lane) -> None:
-        if item.late:
-            lane.kept.remove(item)
-        elif item.slo.priority is Priority.BATCH:
-            lane.batch.remove(item)
-        else:
-            lane.queue.remove(item)
+    def _forget(self, item: Item, lane: Lane) -> None:
+        """It waits no more."""
+        lane.remove(item)
+        del self._waiting[item.request.id]
 
     def _expire(self, lane: Lane, now_s: float) -> None:
         """Refuse, or let wait behind all others, whatever cannot be on time any more."""
@@ -279,24 +278,23 @@ class LateScheduler:
                 reject = self._refusals.unreachable(item, lane, now_s, len(self.ledger), told)
                 self._refuse(item, lane, reject)
             elif item.slo.unattainable is Unattainable.QUEUE:
-                self._unqueue(item, lane)
+                lane.remove(item)
                 item.late = True
-                self._enqueue(item, lane)
+                lane.add(item)
             else:
                 item.first_token_by_s = item.latest_start_s = inf
                 lane.deadlines.remind(item)
 
     def _refuse(self, item: Item, lane: Lane, reject: Reject) -> None:
-        self._unqueue(item, lane)
-        del self._waiting[item.request.id]
+        self._forget(item, lane)
+        self._admitted.pop(item.request.id, None)
         self._out.append(reject)
 
-    def _dispatch(self, lane: Lane, now_s: float, pick: Pick, unit: int) -> None:
+    def _dispatch(self, now_s: float, pick: Pick, unit: int) -> None:
         """Send a request to the station it was priced for."""
-        item, best = pick.item, pick.best
+        lane, item, best = pick.lane, pick.item, pick.best
         request, station = item.request, best.station
-        self._unqueue(item, lane)
-        del self._waiting[request.id]
+        self._forget(item, lane)
         takes_s = best.wait_s + best.work_s + best.exposed_s
         tail_s = self.predictor.tail_s(station.id, takes_s, item.slo.quantile)
         predicted = prediction(now_s, item, best, tail_s)
@@ -306,7 +304,7 @@ class LateScheduler:
         live = Live(item, lane, route, best, now_s, admitted, predicted, provisional)
         self._tracking.start(live, unit, now_s)
         self.cached.sent(request, station.id, station.endpoint.block_size)
-        self._touched(request)
+        self._touch(request)
         self._out.append(
             Assign(
                 request.id,
@@ -319,13 +317,23 @@ class LateScheduler:
             )
         )
 
+    def _run_all(self, now_s: float) -> Sequence[Decision]:
+        """Every lane, model by model."""
+        for lanes in self._board.models():
+            self._pump_out(lanes, now_s)
+        return self._take()
+
     def _run(self, lanes: Sequence[Lane], now_s: float) -> Sequence[Decision]:
+        """The lanes of one model."""
+        self._pump_out(lanes, now_s)
+        return self._take()
+
+    def _pump_out(self, lanes: Sequence[Lane], now_s: float) -> None:
         for lane in lanes:
             self._expire(lane, now_s)
-            self._tracking.bind_held(lane, now_s, self._out)
-            if lane.waiting:
-                self._pump.run(lane, now_s, partial(self._dispatch, lane, now_s))
-        return self._take()
+        self._tracking.bind_held(lanes, now_s, self._out)
+        if any(lane.waiting for lane in lanes):
+            self._pump.run(lanes, now_s, partial(self._dispatch, now_s))
 
     def _learned(self) -> None:
         """Take the predictor's curves anew, if it has learned."""
@@ -350,10 +358,10 @@ class LateScheduler:
         for lane in self._board.lanes.values():
             lane.changed(route.decode)
 
-    def _touched(self, request: RequestView) -> None:
+    def _touch(self, request: RequestView) -> None:
         """What is cached of prompts that begin as this one does has changed."""
         if request.block_hashes:
-            self._pump.touched(request.block_hashes[0])
+            self._touched.block(request.block_hashes[0])
 
     def _keep_prefixes(self, snapshot: Snapshot) -> None:
         """Forget what endpoints held that left or are a new process; bound the others by their memory."""
@@ -368,7 +376,7 @@ class LateScheduler:
             self.prefix.drop(endpoint_id)
         if incarnations != self._incarnations:
             self._incarnations = incarnations
-            self._pump.touched_all()
+            self._touched.all()
 
     def _take(self) -> Sequence[Decision]:
         if not self._out:

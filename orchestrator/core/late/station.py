@@ -14,6 +14,9 @@ OVERDUE_SHARE = 0.3
 """An endpoint past its predicted end is taken to need 50 ms and 0.3 of the time it is late: as in the
 simulations the algorithm comes from, where one that merely looked idle was stuffed."""
 
+ROUNDING_S = 1e-6
+"""A tick that comes just when a moment was said to be, may find itself a rounding error before it."""
+
 POLL_FIRST_S = 0.02
 POLL_MOST_S = 1.0
 """An endpoint that should be done is asked after 20 ms, then twice as late each time, up to a second."""
@@ -63,6 +66,8 @@ class Station:
     last_unit: int = 0
     ends_s: float = 0.0
     foreign_s: float = 0.0
+    told_at_s: float = -inf
+    """When the report was made that `foreign_s` comes from."""
     mean_work_s: float = 0.0
     """Of the prompts given to it lately."""
     polls: int = 0
@@ -95,7 +100,7 @@ class Station:
         if len(self.units) != self.slots:
             return False
         left_s = self.ends_s - now_s
-        return 0.0 <= left_s <= ahead_s and self.short(ahead_work_s)
+        return 0.0 <= left_s <= ahead_s + ROUNDING_S and self.short(ahead_work_s)
 
     def short(self, work_s: float) -> bool:
         """Whether all that it runs takes at most `work_s`."""
@@ -125,7 +130,7 @@ class Station:
         """Whatever it ran is lost."""
         self.running.clear()
         self.units.clear()
-        self.ends_s, self.poll_at_s = 0.0, inf
+        self.ends_s, self.poll_at_s, self.foreign_s = 0.0, inf, 0.0
         self._tell()
 
     def done(self, request_id: str, now_s: float) -> Running | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
 from orchestrator.core.contracts import Bind, Decision, Poll, Spent
 from orchestrator.core.inflight import Ledger
-from orchestrator.core.late.lanes import Board, Lane
+from orchestrator.core.late.board import Board, kind
+from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.live import Live, explain_decode
 from orchestrator.core.late.station import Station
 from orchestrator.core.prediction import Predictor
@@ -45,6 +46,7 @@ class Tracking:
         self._cached = cached
         self._on_accounting_error = on_accounting_error
         self._held: dict[str, Live] = {}
+        self._give_up: list[tuple[float, str]] = []
         self._polls: list[tuple[float, str, Station]] = []
         self._unseen: list[tuple[float, str]] = []
 
@@ -132,8 +134,10 @@ class Tracking:
             load, running = station.endpoint.load, station.running
             if load is None or load.prefilling is None:
                 continue
-            mean_s = station.mean_work_s
-            station.foreign_s = max(0, load.prefilling - len(running)) * mean_s
+            if load.at_s > station.told_at_s:
+                # An old report tells nothing of what was given since.
+                station.told_at_s = load.at_s
+                station.foreign_s = max(0, load.prefilling - len(running)) * station.mean_work_s
             if not running or load.at_s <= station.ends_s:
                 continue
             for request_id in list(running)[: max(0, len(running) - load.prefilling)]:
@@ -150,26 +154,34 @@ class Tracking:
         if station is not None:
             station.clear()
 
-    def bind_held(self, lane: Lane, now_s: float, out: list[Decision]) -> None:
-        """Try again to find a decode side for the lane's finished prefills, the oldest first."""
-        for live in [live for live in self._held.values() if live.lane is lane]:
-            self._bind(live, now_s, out)
+    def to_new_lanes(self) -> None:
+        """The lanes are others than before: whoever is on its way belongs to one of these."""
+        for live in self.live.values():
+            live.lane = self._board.lane(kind(live.item))
+            if live.provisional:
+                live.lane.unbound_tokens += live.item.tokens + live.item.output_tokens
+
+    def bind_held(self, lanes: Sequence[Lane], now_s: float, out: list[Decision]) -> None:
+        """Try again to find a decode side for these lanes' finished prefills, the oldest first."""
+        if self._held:
+            for live in [live for live in self._held.values() if live.lane in lanes]:
+                self._bind(live, now_s, out)
 
     def due_s(self) -> float:
         """When a hand-off must be given up, or an endpoint asked whether it is done; inf: never."""
         polls = self._polls
         while polls and polls[0][2].poll_at_s != polls[0][0]:
             heapq.heappop(polls)
-        due_s = polls[0][0] if polls else inf
-        for live in self._held.values():
-            due_s = min(due_s, live.hold_until_s or inf)
-        return min(due_s, self._unseen[0][0]) if self._unseen else due_s
+        give_up = self._give_up
+        while give_up and give_up[0][1] not in self._held:
+            heapq.heappop(give_up)
+        return min(first[0][0] if first else inf for first in (polls, give_up, self._unseen))
 
     def tick(self, now_s: float, out: list[Decision]) -> None:
         """Give up hand-offs that were held too long; ask endpoints that should be done."""
-        for request_id, live in list(self._held.items()):
-            if live.hold_until_s is not None and live.hold_until_s <= now_s:
-                del self._held[request_id]
+        while self._give_up and self._give_up[0][0] <= now_s:
+            _, request_id = heapq.heappop(self._give_up)
+            if self._held.pop(request_id, None) is not None:
                 out.append(Spent(request_id))
         while self._unseen and self._unseen[0][0] <= now_s:
             # One endpoint that answers it whole tells nothing before its last token: by prediction its prompt
@@ -209,16 +221,14 @@ class Tracking:
         """Name the decode side of a finished prefill, or hold it until one has room."""
         item, lane = live.item, live.lane
         tokens = item.tokens + item.output_tokens
-        slo, avoid = item.slo, item.request.avoid
-        side = lane.decodes.best(tokens, slo.step_s, slo.pools, avoid) or (
-            lane.decodes.best(tokens, slo.step_s, slo.pools) if avoid else None
-        )
+        side = lane.decodes.best(tokens, item.slo.step_s, item.request.avoid)
         if side is None:
             if live.hold_until_s is None:
                 lease = live.price.station.endpoint.facts.get("lease_s")
                 lease_s = float(lease) if isinstance(lease, int | float) else DEFAULT_LEASE_S
                 live.hold_until_s = now_s + HOLD_SHARE * lease_s
                 self._held[item.request.id] = live
+                heapq.heappush(self._give_up, (live.hold_until_s, item.request.id))
             return
         self._held.pop(item.request.id, None)
         live.provisional = False
@@ -227,7 +237,7 @@ class Tracking:
         self._ledger.rebind(item.request.id, live.route, tokens)
         self._join(live)
         self._changed(live.route)
-        out.append(Bind(item.request.id, live.route, partial(explain_decode, side)))
+        out.append(Bind(item.request.id, live.route, partial(explain_decode, lane, item, side)))
 
     def _join(self, live: Live) -> None:
         bound_s = live.item.slo.step_s
