@@ -80,13 +80,15 @@ class _Simulated:
 
     def pace(self, spec: InstanceSpec) -> float:
         """How many times as fast as its launch profile's prior the instance is: `speed`, flag or option."""
-        given = spec.flags.get("speed")
-        value = spec.options.get("speed") if given is None else given.value
-        return _number(value) or 1.0
+        return _own(spec, "speed") or 1.0
 
     def facts(self, spec: InstanceSpec) -> Mapping[str, Any]:
-        """The dialect's, with the simulator's own vocabulary unless the topology names a size."""
-        return REAL[self.dialect].facts(replace(spec, vocab_size=spec.vocab_size or VOCABULARY))
+        """The dialect's, with the simulator's own lease, and vocabulary unless the topology names a size."""
+        known = REAL[self.dialect].facts(replace(spec, vocab_size=spec.vocab_size or VOCABULARY))
+        if "lease_s" not in known:
+            return known
+        lease_s = _own(spec, "lease-s")
+        return {**known, "lease_s": (lease_s or known["lease_s"]) / self.pace(spec)}
 
     def ports(self, role: Role, shape: Shape, transfer: str | None) -> tuple[PortNeed, ...]:
         """Those of the dialect that the simulator opens too."""
@@ -123,6 +125,12 @@ class SimVLLM(_Simulated, VLLM):
 
 DIALECTS: Mapping[str, type[Sim] | type[SimVLLM]] = {"sglang": Sim, "vllm": SimVLLM}
 REAL: Mapping[str, base.Engine] = {"sglang": SGLang(), "vllm": VLLM()}
+
+
+def _own(spec: InstanceSpec, name: str) -> float | None:
+    """What a flag or option of the simulator's sets, as a number."""
+    written = {**spec.options, **{flag: setting.value for flag, setting in spec.flags.items()}}
+    return _number({flags.plain(flag, sim_flags.ALIASES): value for flag, value in written.items()}.get(name))
 
 
 def _number(value: object) -> float | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from struct import pack
 from typing import Any, NamedTuple
 
 from orchestrator.core.contracts import Assign, Bind, Reject
-from orchestrator.core.types import Choice, Outcome, Prediction, RequestView, Route
+from orchestrator.core.types import Choice, Outcome, Prediction, RequestView, Role, Route
 from orchestrator.router.promises import Kept
 
 FORMAT = 1
@@ -81,9 +81,16 @@ def entry(closed: Closed, hashes: int, block_tokens: int) -> dict[str, Any]:
     if closed.reject is not None:
         line["retry_after_s"] = _s(closed.reject.retry_after_s)
     if assign is not None:
-        why = assign.why if closed.bind is None else (*assign.why, *closed.bind.why)
-        line["choices"] = [_choice(choice) for choice in why]
+        line["choices"] = [_choice(choice) for choice in _choices(assign, closed.bind)]
     return line
+
+
+def _choices(assign: Assign, bind: Bind | None) -> Iterable[Choice]:
+    """One of each role: who decodes is a guess, and none of the choices, until it is bound."""
+    if not assign.provisional:
+        return assign.why
+    told = [choice for choice in assign.why if choice.role is not Role.DECODE]
+    return told if bind is None else (*told, *bind.why)
 
 
 def _own_words(closed: Closed) -> str:

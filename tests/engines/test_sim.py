@@ -47,6 +47,19 @@ def test_facts_are_the_dialects_with_the_simulators_own_vocabulary(spec: Spec) -
     assert SimVLLM().facts(prefill) == VLLM().facts(prefill)
 
 
+def test_the_lease_is_the_simulators_in_real_seconds(spec: Spec) -> None:
+    sim = SimVLLM()
+    for expected, given in (
+        (30.0, {}),
+        (3.0, {"options": {"speed": 10}}),
+        (6.0, {"options": {"lease-s": 12, "speed": 2}}),
+        (4.0, {"options": {"lease_s": 12}, "flags": {"lease-s": 4}}),
+    ):
+        assert sim.facts(spec(Role.PREFILL, **given))["lease_s"] == expected
+    assert "lease_s" not in sim.facts(spec(Role.DECODE))
+    assert "lease_s" not in sim.facts(spec(Role.PREFILL, transfer="mooncake"))
+
+
 def test_options_choose_the_dialect() -> None:
     assert type(Sim().bind({})) is Sim
     assert type(Sim().bind({"dialect": "vllm"})) is SimVLLM

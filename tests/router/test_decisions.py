@@ -206,12 +206,16 @@ async def test_what_was_refused_at_the_door_is_recorded_without_a_view(desk: Cal
     assert "block_hashes" not in line
 
 
-async def test_a_decode_side_that_was_bound_later_is_explained_too(desk: Callable[..., Desked]) -> None:
+async def test_a_decode_side_that_was_bound_later_takes_the_place_of_the_guess(
+    desk: Callable[..., Desked],
+) -> None:
     one = desk()
-    later = Choice(Role.DECODE, "d0", None, (Scored("d0", 0.02),), unit="seconds")
-    one.end(bind=Bind(LOW, ROUTE, why=(later,)))
-    [line] = await one.lines()
-    assert [choice["role"] for choice in line["choices"]] == ["prefill", "decode"]
+    guess, bound = (Choice(Role.DECODE, d, None, (Scored(d, 0.02),), unit="seconds") for d in ("d1", "d0"))
+    assign = Assign(LOW, ROUTE, (*WHY, guess), provisional=True)
+    one.end(assign=assign, bind=Bind(LOW, ROUTE, why=(bound,)))
+    one.end(assign=assign)
+    told = [[(c["role"], c["chosen"]) for c in line["choices"]] for line in await one.lines()]
+    assert told == [[("prefill", "p0"), ("decode", "d0")], [("prefill", "p0")]]
 
 
 async def test_attempts_that_failed_are_told_with_their_time(desk: Callable[..., Desked]) -> None:
