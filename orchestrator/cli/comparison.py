@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.analysis.compare import Step
-from orchestrator.analysis.report import GOALS, Report, goal_name, time
+from orchestrator.analysis.report import GOALS, Report, goal_name
 from orchestrator.analysis.summary import Summary
 
 PARTS = 1000
@@ -66,10 +66,10 @@ def show(report: Report, out: Console) -> None:
 
 def _policies(report: Report) -> Table:
     searched = any(policy.goodput for policy in report.policies)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("policy", no_wrap=True)
-    names = ["kept", *(f"at {goal:.0%}" for goal in GOALS if searched), "TTFT p50", "p90", "p99"]
-    for name in [*names, "TPOT p50", "p99", "gaps p99", "hits"]:
+    names = ["kept", *(f"rate at\n{goal:.0%}" for goal in GOALS if searched), "TTFT s\np50", "\np90", "\np99"]
+    for name in [*names, "TPOT ms\np50", "\np99", "gaps ms\np99", "hits, of\nceiling"]:
         table.add_column(name, justify="right", no_wrap=True)
     for policy in report.policies:
         table.add_row(policy.name, f"{policy.attainment:.1%}", *_cells(policy, searched))
@@ -79,19 +79,26 @@ def _policies(report: Report) -> Table:
 def _cells(policy: Summary, searched: bool) -> list[str]:
     goals = [policy.goodput.get(goal_name(goal)) for goal in GOALS if searched]
     hits = policy.cached_tokens / policy.prompt_tokens if policy.prompt_tokens else 0.0
-    share = "" if policy.hit_share is None else f" ({policy.hit_share:.0%} of ceiling)"
+    share = "" if policy.hit_share is None else f" {policy.hit_share:.0%}"
     return [
-        *("-" if rate is None else f"{rate:.2f}/s" for rate in goals),
-        *(time(t) for t in (policy.ttft.p50_s, policy.ttft.p90_s, policy.ttft.p99_s)),
-        *(time(t) for t in (policy.tpot.p50_s, policy.tpot.p99_s)),
-        time(policy.itl.p99_s),
-        f"{hits:.1%}{share}",
+        *("-" if rate is None else f"{rate:.2f}" for rate in goals),
+        *(_figure(t, 1) for t in (policy.ttft.p50_s, policy.ttft.p90_s, policy.ttft.p99_s)),
+        *(_figure(t, 1e3) for t in (policy.tpot.p50_s, policy.tpot.p99_s, policy.itl.p99_s)),
+        f"{hits:.0%}{share}",
     ]
+
+
+def _figure(seconds: float | None, unit: float) -> str:
+    """Three digits that count, in units of which a second has so many."""
+    if seconds is None:
+        return "-"
+    value = seconds * unit
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
 def _instances(report: Report) -> Table:
     """Busy share and mean queue of each instance, a column per policy."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("busy, waiting", no_wrap=True)
     for policy in report.policies:
         table.add_column(policy.name, justify="right", no_wrap=True)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from random import Random
 
 _MASK = (1 << 64) - 1
+_ODD = 0xFF51AFD7ED558CCD
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def chained(
     running = _mix(seed)
     hashes = []
     for one in ids:
-        running = _mix(running ^ _mix(one))
+        running = _mix(running * _ODD + one)
         hashes.append(running)
         for part in range(1, parts):
             hashes.append(_mix(running + part))
@@ -146,7 +147,7 @@ def ceiling(entries: Sequence[Entry], block_tokens: int) -> tuple[int, int]:
 
 
 def _mix(value: int) -> int:
-    """A bijection of 64-bit numbers without structure (SplitMix64's finisher)."""
+    """A bijection of 64-bit numbers without structure (SplitMix64's finisher); larger ones lose high bits."""
     z = (value + 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -58,8 +58,8 @@ class Prefixes:
             else:
                 talks.pop((group, user), None)
         note = (
-            f"synthetic: {self.groups} prefixes of {self.prefix} tokens, {self.users} users each, questions of "
-            f"{self.question} and answers of {self.output} tokens, {self.turns} turns, Poisson arrivals"
+            f"synthetic: {self.groups} prefixes of {self.prefix} tokens, {self.users} users each, questions "
+            f"of {self.question} and answers of {self.output} tokens, {self.turns} turns, Poisson arrivals"
         )
         return Trace(name, tuple(entries), BLOCK_TOKENS, (note,))
 

@@ -80,6 +80,7 @@ def test_a_block_that_is_not_full_has_no_hash() -> None:
 def test_hashes_depend_on_the_seed_and_on_what_is_before() -> None:
     assert chained([1], 512, 512, 512, 1) != chained([1], 512, 512, 512, 2)
     assert chained([1, 5], 1024, 512, 512, 0)[1] != chained([2, 5], 1024, 512, 512, 0)[1]
+    assert len(set(chained([0] * 9, 9 * 512, 512, 512, 0))) == 9
     assert all(0 <= h < 2**64 for h in chained(range(100), 51_200, 512, 128, 3))
 
 
