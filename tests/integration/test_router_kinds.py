@@ -62,7 +62,10 @@ def external(engine: SimProcess) -> dict[str, object]:
 
 
 def test_engines_that_run_already(deploy: Deploy, references: dict[str, httpx.Client]) -> None:
-    """`up` supervises the router alone; what it did not start, it does not stop. `route` needs no state."""
+    """`up` supervises the router alone; what it did not start, it does not stop.
+
+    `route` needs no state, and leaves no other than what explains the requests it served.
+    """
     flags = ("--speed", "20", "--served-model-name", MODEL)
     with spawn(("--role", "prefill"), ("--role", "decode"), common=flags) as engines:
         pools = {
@@ -74,7 +77,10 @@ def test_engines_that_run_already(deploy: Deploy, references: dict[str, httpx.Cl
             made.serves()
             ours = made.client.post(COMPLETION, json=ASK)
             assert ours.json()["choices"] == references["sglang"].post(COMPLETION, json=ASK).json()["choices"]
-        assert not made.state.root.exists()
+            served = ours.headers["x-pdctl-request-id"]
+        assert [path.name for path in made.state.root.iterdir()] == ["decisions"]
+        assert "Sent to prefill-0 > decode-0" in made.pdctl("explain", served).stdout
+        assert made.pdctl("down").returncode == 0
         assert made.pdctl("up", "--detach").stdout == f"{made.url}\n"
         ps = made.pdctl("ps")
         assert [line.split()[0] for line in ps.stdout.splitlines()] == [
