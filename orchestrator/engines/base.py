@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -160,6 +160,9 @@ class Leg:
     answer is the client's; the others are read to the end for the hand-off. `engine_id` is the id the
     engine knows it by (`<request_id>-<p|d|e><attempt>[.item]`). `headers` are complete but for
     Host, Content-Length and Authorization. `stream`: the answer is expected as server-sent events.
+    `owed`: the relayed leg of the same hand-off waits for what this one does, and longer than anybody wants
+    to if it is closed: given up while both run, it is read to its end. `release` makes the call, to this
+    leg's endpoint, that frees what earlier legs hold for this one if it is never sent.
     """
 
     kind: LegKind
@@ -170,6 +173,8 @@ class Leg:
     relay: bool
     stream: bool = False
     headers: tuple[tuple[str, str], ...] = ()
+    owed: bool = False
+    release: Callable[[], HttpCall] | None = None
 
 
 @frozen(frozen=True, slots=True)

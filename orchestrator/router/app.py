@@ -21,6 +21,7 @@ from orchestrator.router.ask import TooLong, ask
 from orchestrator.router.decisions import DecisionLog
 from orchestrator.router.desk import Desk
 from orchestrator.router.forward import Unit
+from orchestrator.router.givenup import Orphans
 from orchestrator.router.offers import Registry
 from orchestrator.router.rooms import Rooms
 from orchestrator.router.settings import Settings
@@ -85,6 +86,7 @@ class RouterApp:
         self._places: dict[str, tuple[Endpoint, road.Place]] = {}
         self._fresh_places: dict[str, road.Place] = {}
         self.units: set[Unit] = set()
+        self.orphans = Orphans(metrics)
         self._desk = Desk(scheduler, clock, None if decisions is None else decisions.wants, poll)
         # Not part of the port: a scheduler that does not say it is told everything.
         self._heeds: frozenset[str] = getattr(scheduler, "heeds", road.PROGRESS)
@@ -133,6 +135,7 @@ class RouterApp:
         self._desk.close()
         for life in tuple(self._dispatch.lives):
             life.stop()
+        self.orphans.close()
         tasks = (*self._connects, *self._hang_ups)
         for task in tasks:
             task.cancel()
@@ -197,6 +200,7 @@ class RouterApp:
             hang_up=self._hang_up,
             trouble=self._registry.leg_failed,
             watch=self.units,
+            orphans=self.orphans,
             key=settings.engine_key,
             heeds=self._heeds,
             connects=self._connects,
@@ -260,4 +264,5 @@ class RouterApp:
         now_s = self._clock.now_s()
         for unit in tuple(self.units):
             unit.check(now_s)
+        self.orphans.check(now_s)
         self._ticker = self._loop.call_later(self._period_s(), self._tick)

@@ -10,7 +10,7 @@ from functools import partial
 from orchestrator.core.types import End, Endpoint, LegEvent, LegKind, PathKind
 from orchestrator.engines.base import HandoffFailed, Leg
 from orchestrator.errors import LegFailed, NoCapacity, RequestError
-from orchestrator.router import connects
+from orchestrator.router import connects, givenup
 from orchestrator.router.answer import Answer
 from orchestrator.router.connects import Due, Ready
 from orchestrator.router.legs import Call, Item, fault, leg_name, pause, resume
@@ -42,7 +42,7 @@ class Unit:
 
     __slots__ = (
         "_answer", "_broke", "_calls", "_connecting", "_due", "_failure", "_items", "_late", "_over",
-        "_over_s", "_record", "_road", "closed", "exchange", "failed_at", "safe_to_repeat",
+        "_over_s", "_record", "_road", "_waiting", "closed", "exchange", "failed_at", "safe_to_repeat",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,7 @@ class Unit:
         self._late = late
         self._calls: dict[Call, None] = {}
         self._due: Due = []
+        self._waiting: Due = []  # for a connection
         self._failure: RequestError | None = None
         self._over_s: float | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -92,8 +93,8 @@ class Unit:
         self.exchange.on_pause = self.exchange.on_resume = None
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._calls:
-            self._abort()
+        if self._calls or self._due or self._waiting or self._late:
+            self._give_up()
 
     def usage(self) -> Usage:
         """The tokens of the whole request."""
@@ -125,6 +126,7 @@ class Unit:
         if len(ready) == len(due):
             self._send(due, ready)
         else:
+            self._waiting = due
             self._connecting = connects.make(self._road, due, ready, self._connected)
 
     def _connected(self, due: Due, ready: Ready, failure: RequestError | None, endpoint: str | None) -> None:
@@ -135,6 +137,7 @@ class Unit:
         elif self._failure is not None:
             connects.unused(ready)
         else:
+            self._waiting = []
             self._send(due, ready)
         self._go_on()
 
@@ -353,8 +356,7 @@ class Unit:
         if self._failure is None and self._over_s is None:
             self._failure = error
             self.failed_at = () if endpoint is None else (endpoint,)
-            self._due.clear()
-            self._abort()
+            self._give_up()
 
     def _drop(self, call: Call, result: str) -> None:
         """The call is over, well or badly."""
@@ -364,14 +366,13 @@ class Unit:
             if result != "ok":
                 call.abort()
 
-    def _abort(self) -> None:
-        """End every leg that still runs: nobody wants its answer."""
-        road = self._road
-        for call in tuple(self._calls):
-            self._drop(call, "aborted")
-            hang_up = call.place.engine.abort(call.leg)
-            if hang_up is not None:
-                road.hang_up(call.place, hang_up)
+    def _give_up(self) -> None:
+        """Nobody wants the answers of what runs, nor what was to run."""
+        calls, unsent = tuple(self._calls), [leg for _, leg in (*self._due, *self._waiting)]
+        self._calls.clear()
+        self._due, self._waiting = [], []
+        givenup.end(self._road, calls)
+        givenup.release(self._road, self._items, [x for x in unsent if x.endpoint not in self.failed_at])
 
     # -- time
 
@@ -379,7 +380,7 @@ class Unit:
         """Fail the unit if one of its stages is past its deadline."""
         if self._over_s is not None:
             if now_s - self._over_s > LATE_LEG_S:
-                self._abort()
+                self._give_up()
         else:
             paused = self.exchange.paused
             late = overdue(self._calls, self._items, self._record, paused, self._road.timeouts, now_s)

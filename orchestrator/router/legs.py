@@ -48,19 +48,19 @@ class Call:
     """A leg under way.
 
     `sent_s` is when it was written; `last_s` when its stream last brought something, None before its
-    first event. A relayed answer that is a stream of events, and no error, is passed on as it comes;
-    everything else is gathered.
+    first event. `unit` is who hears of it. A relayed answer that is a stream of events, and no error, is
+    passed on as it comes; everything else is gathered.
     """
 
     __slots__ = (
-        "_over", "_parts", "_size", "_unit", "connection", "headers", "item", "last_s", "leg", "place",
-        "sent_s", "status", "stream",
+        "_over", "_parts", "_size", "connection", "headers", "item", "last_s", "leg", "place", "sent_s",
+        "status", "stream", "unit",
     )  # fmt: skip
 
     def __init__(
         self, unit: Hears, item: int, leg: Leg, place: Place, connection: Connection, now_s: float
     ) -> None:
-        self._unit = unit
+        self.unit = unit
         self._parts: list[bytes] = []
         self._size = 0
         self._over = False
@@ -99,30 +99,30 @@ class Call:
             self._size += len(data)
             if self._size > MAX_ANSWER_BYTES:
                 self.abort()
-                self._unit.dropped(self, ValueError(f"its answer is over {MAX_ANSWER_BYTES} bytes"))
+                self.unit.dropped(self, ValueError(f"its answer is over {MAX_ANSWER_BYTES} bytes"))
             return
         try:
             events = stream.feed(data)
             if events or stream.failed:
-                self._unit.streamed(self, stream, events)
+                self.unit.streamed(self, stream, events)
         except Exception as error:  # noqa: BLE001  adapters are plug-ins: their bugs end one request
-            self._unit.crashed(self, error)
+            self.unit.crashed(self, error)
 
     def on_end(self) -> None:
         """The answer is whole."""
         self._over = True
         try:
             if self.stream is not None:
-                self._unit.stream_ended(self, self.stream)
+                self.unit.stream_ended(self, self.stream)
             else:
-                self._unit.answered(self, b"".join(self._parts))
+                self.unit.answered(self, b"".join(self._parts))
         except Exception as error:  # noqa: BLE001  as above
-            self._unit.crashed(self, error)
+            self.unit.crashed(self, error)
 
     def on_failure(self, error: Exception) -> None:
         """The connection failed."""
         self._over = True
-        self._unit.dropped(self, error)
+        self.unit.dropped(self, error)
 
 
 @dataclass(slots=True)

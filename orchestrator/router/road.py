@@ -15,6 +15,7 @@ from orchestrator.wire.client import Pool
 
 if TYPE_CHECKING:
     from orchestrator.router.forward import Unit
+    from orchestrator.router.givenup import Orphans
 
 
 class Counts(Protocol):
@@ -55,7 +56,8 @@ class Road:
     `place` finds an endpoint's Place, or raises NoCapacity; `progress` tells the scheduler; `hang_up`
     performs an engine's abort call and forgets it; `trouble` tells the registry that an endpoint failed
     below HTTP. `key` is the engines' API key. `heeds` is what of a leg's progress the scheduler is told.
-    `connects` are the tasks in which connections are being made.
+    `orphans` takes legs that go on without their unit, `connects` are the tasks in which connections are
+    being made.
     """
 
     pool: Pool
@@ -67,6 +69,7 @@ class Road:
     hang_up: Callable[[Place, HttpCall], None]
     trouble: Callable[[str, BaseException], None]
     watch: set[Unit]
+    orphans: Orphans
     key: str | None
     heeds: frozenset[str] = PROGRESS
     connects: set[asyncio.Task[None]] = field(default_factory=set)

@@ -82,6 +82,8 @@ class Engine:
         self.model = EngineModel(model_config(options, link))
         self.contents = [0] * self.model.memory.pool.blocks
         self.generations: dict[str, Generation] = {}
+        self.pinned: set[str] = set()
+        """Generations whose memory a peer may still write to: cancelled, they keep it until that is over."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._now_s = 0.0
@@ -119,7 +121,10 @@ class Engine:
         self.arm()
 
     def cancel(self, gen: Generation, reason: str = "abort") -> None:
-        """Drop a generation, wherever it is; its owner is not told."""
+        """Drop a generation, wherever it is; its owner is not told. One that is `pinned` is dropped later."""
+        if gen.id in self.pinned:
+            gen.done = reason
+            return
         if self.generations.pop(gen.id, None) is None:
             return
         self.model.cancel(gen.id, self.catch_up())

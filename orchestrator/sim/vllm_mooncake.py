@@ -129,14 +129,12 @@ class MooncakeSide:
             worker = await self._worker(
                 url.hostname or "", url.port or 8998, str(params.get("remote_engine_id"))
             )
-            question = {"transfer_id": str(params.get("transfer_id"))}
-            got = await worker.ask(question, self._host.clock.real_s(self._timeout_s))
+            got = await self._kv(worker, gen, str(params.get("transfer_id")))
         except (OSError, TimeoutError, WireError, LookupError):
             if self._wanted.pop(gen.id, None) is not None:
                 self._host.stats.failed_transfers += 1
                 self._give_up(gen)
             return
-        worker.close()
         if self._wanted.pop(gen.id, None) is None:
             return
         state = int(got["state"])
@@ -144,6 +142,19 @@ class MooncakeSide:
             state = corrupt(state, 1)
         gen.cached = int(got["cached"])
         self._host.engine.take_over(gen, state, first_token=False)
+
+    async def _kv(self, worker: FrameConnection, gen: Generation, transfer_id: str) -> Message:
+        """What the producer says once it has written the KV. Until then, or until it is not waited for any
+        longer, the memory is the producer's: also that of a request that is aborted meanwhile."""
+        engine = self._host.engine
+        engine.pinned.add(gen.id)
+        try:
+            return await worker.ask({"transfer_id": transfer_id}, self._host.clock.real_s(self._timeout_s))
+        finally:
+            worker.close()
+            engine.pinned.discard(gen.id)
+            if gen.done is not None:
+                engine.cancel(gen, gen.done)
 
     def _give_up(self, gen: Generation) -> None:
         if self._host.options.recompute:

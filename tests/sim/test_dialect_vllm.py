@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
+from orchestrator.core.types import Endpoint, LegKind, PathKind, Role
+from orchestrator.engines.base import HandoffRequest
+from orchestrator.engines.splice import JsonBody
+from orchestrator.engines.vllm import VLLM
 from orchestrator.sim.testing import SimProcess, spawn
 
 COMPLETIONS = "/v1/completions"
@@ -281,6 +287,28 @@ async def test_a_refused_decode_leg_releases_the_lease_at_once(vllm: Any, client
     answer = await client.post(vllm.decode, COMPLETIONS, body_of("orphan", 10**6, kv_transfer_params=params))
     assert answer.status_code == 400
     await client.idle(vllm.prefill)
+
+
+async def test_the_adapters_leg_that_frees_a_lease(vllm: Any, client: Any) -> None:
+    for path, kind in ((COMPLETIONS, PathKind.COMPLETION), (CHAT_PATH, PathKind.CHAT)):
+        body = body_of("orphan") if kind is PathKind.COMPLETION else CHAT
+        ends = {
+            role: Endpoint(role, role, role, "vllm", "sim", "http://127.0.0.1:1", ready=True)
+            for role in (Role.PREFILL, Role.DECODE)
+        }
+        request = HandoffRequest(
+            "ab" * 16, path, kind, JsonBody(orjson.dumps(body)), False, 0, ends[Role.DECODE],
+            replace(ends[Role.PREFILL], facts={"transfer": "nixl"}),
+        )  # fmt: skip
+        machine = VLLM().handoff(request)
+        (leg,) = machine.start()
+        told = await client.http.post(vllm.prefill.url + path, content=b"".join(leg.body))
+        assert (await client.state(vllm.prefill))["load"]["held"] == 1
+        (decode,) = machine.on_response(LegKind.PREFILL, 200, told.content)
+        call = decode.release()
+        answer = await client.http.post(vllm.decode.url + call.path, content=call.body)
+        assert answer.status_code == 404
+        await client.idle(vllm.prefill, vllm.decode)
 
 
 async def test_a_waiting_decode_leg_keeps_its_lease_alive(client: Any) -> None:

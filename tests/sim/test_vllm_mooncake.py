@@ -98,3 +98,35 @@ async def test_neither_side_waits_for_ever(client: Any) -> None:
             "remote_engine_id": "x", "transfer_id": "lonely",
         }  # fmt: skip
         assert (await client.post(decode, PATH, body_of("x", 1, consume))).status_code == 500
+
+
+@pytest.mark.parametrize("let_end", [False, True], ids=["prefill aborted too", "prefill let end"])
+async def test_memory_of_an_aborted_decode_leg_is_prefills_until_it_answers(
+    client: Any, let_end: bool
+) -> None:
+    env = {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "100000"}
+    with (
+        SimProcess(*COMMON, "--role", "prefill", env=env) as prefill,
+        SimProcess(*COMMON, "--role", "decode", env=env) as decode,
+    ):
+        await client.fault(prefill, {"kind": "slow", "factor": 2000})
+        address, engine_id = await bootstrap(client, prefill)
+        produce = {"do_remote_decode": True, "transfer_id": "t"}
+        consume = {
+            "do_remote_prefill": True, "remote_bootstrap_addr": address, "remote_engine_id": engine_id,
+            "transfer_id": "t",
+        }  # fmt: skip
+        p = asyncio.create_task(client.post(prefill, PATH, body_of("hello", 1, produce)))
+        d = asyncio.create_task(client.post(decode, PATH, body_of("hello", 12, consume)))
+        for engine in (prefill, decode):
+            await client.until(engine, lambda s: s["calls"] and s["load"]["used_tokens"])
+        d.cancel()
+        await client.until(decode, lambda s: not s["calls"])
+        assert (await client.state(decode))["load"]["used_tokens"]
+        if let_end:
+            assert (await p).status_code == 200
+            await client.idle(prefill, decode)
+        else:
+            p.cancel()
+            await client.idle(prefill)
+            assert (await client.state(decode))["load"]["used_tokens"]

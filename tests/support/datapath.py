@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -71,7 +72,8 @@ class Adapter:
     """An engine adapter for the data path.
 
     `chained`: decode starts on prefill's answer, which must hold `"kv"`; else both start at once. `splits`:
-    a batch of prompts is fanned out.
+    a batch of prompts is fanned out. `owed`: prefill is owed to decode. KV that a chained decode leg is not
+    sent for is freed by `POST /release`.
     """
 
     name = "fake"
@@ -79,7 +81,10 @@ class Adapter:
     guarded_fields = frozenset(("kv",))
     guarded_headers = frozenset(("x-rank",))
 
-    def __init__(self, *, chained: bool = False, splits: bool = False, merges: bool = False) -> None:
+    def __init__(
+        self, *, chained: bool = False, splits: bool = False, merges: bool = False, owed: bool = False
+    ) -> None:
+        self.owed = owed
         self.chained = chained
         self.splits = splits
         self.merges = merges
@@ -125,7 +130,7 @@ class Adapter:
     def handoff(self, request: HandoffRequest) -> Machine:
         """See Machine."""
         self.requests.append(request)
-        return Machine(request, self.chained)
+        return Machine(request, self.chained, self.owed)
 
     def abort(self, leg: Leg) -> HttpCall | None:
         """`POST /abort` with the leg's id."""
@@ -144,10 +149,15 @@ class Adapter:
 class Machine:
     """The hand-off of `Adapter`."""
 
-    def __init__(self, request: HandoffRequest, chained: bool) -> None:
+    def __init__(self, request: HandoffRequest, chained: bool, owed: bool) -> None:
         self._request = request
         self._chained = chained
+        self._owed = owed
         self.notes: dict[str, Any] = {}
+
+    def bind(self, decode: Endpoint) -> None:
+        """Decode goes there."""
+        self._request = replace(self._request, decode=decode)
 
     def start(self) -> tuple[Leg, ...]:
         """One leg, both, or prefill alone."""
@@ -185,6 +195,8 @@ class Machine:
             relay=relay,
             stream=relay and request.stream,
             headers=(("content-type", "application/json"), *request.headers),
+            owed=self._owed and not relay,
+            release=partial(HttpCall, "POST", "/release", extra["kv"]) if "kv" in extra else None,
         )
 
 
@@ -201,6 +213,7 @@ class Engine:
         self.exchanges: list[Exchange] = []
         self.bodies: list[dict[str, Any]] = []
         self.aborted: list[str] = []
+        self.released: list[bytes] = []
         self.left: list[str] = []
         self.server: Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -237,6 +250,10 @@ class Engine:
         if exchange.path == "/abort":
             self.aborted.append(exchange.body.decode())
             exchange.respond(200, b"{}")
+            return
+        if exchange.path == "/release":
+            self.released.append(exchange.body)
+            exchange.respond(404, b"{}")
             return
         self.exchanges.append(exchange)
         self.bodies.append(json.loads(exchange.body))
@@ -338,6 +355,9 @@ class Told:
         self.routes: list[Route] = []
         self.reject: Reject | None = None
         self.hold = False
+        self.provisional = False
+        self.next: list[Decision] = []
+        """What the next call returns that tells of something."""
         self.held: list[RequestView] = []
         self.submitted: list[RequestView] = []
         self.cancelled: list[str] = []
@@ -355,12 +375,13 @@ class Told:
         if self.hold:
             self.held.append(request)
             return ()
-        return (Assign(request.id, self.routes.pop(0) if self.routes else self.route),)
+        route = self.routes.pop(0) if self.routes else self.route
+        return (Assign(request.id, route, provisional=self.provisional),)
 
     def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
         """Keep it."""
         self.events.append(event)
-        return ()
+        return self._given()
 
     def cancel(self, request_id: str, now_s: float) -> Sequence[Decision]:
         """Keep it."""
@@ -375,8 +396,12 @@ class Told:
         return ()
 
     def observe(self, snapshot: Snapshot, now_s: float) -> Sequence[Decision]:
-        """Nothing."""
-        return ()
+        """What was laid out for the next call."""
+        return self._given()
+
+    def _given(self) -> Sequence[Decision]:
+        given, self.next = self.next, []
+        return given
 
     def due_s(self) -> float | None:
         """Never."""

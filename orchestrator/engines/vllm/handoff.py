@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -11,7 +12,14 @@ import orjson
 from orchestrator.core.address import http_url, split_http_url
 from orchestrator.core.types import Endpoint, LegKind, PathKind
 from orchestrator.engines import errors
-from orchestrator.engines.base import HandoffDone, HandoffFailed, HandoffRequest, HandoffStep, Leg
+from orchestrator.engines.base import (
+    HandoffDone,
+    HandoffFailed,
+    HandoffRequest,
+    HandoffStep,
+    HttpCall,
+    Leg,
+)
 from orchestrator.engines.linting import is_loopback
 from orchestrator.engines.splice import quote
 from orchestrator.engines.vllm import params
@@ -39,6 +47,9 @@ _SHAPES_OUTPUT = frozenset(
 Log-probabilities are not among them: how many are allowed is the engine's setting, and what decode alone
 refuses leaves prefill's KV pinned until its lease ends."""
 
+NO_MODEL = b"pdctl:release"
+"""The model that a leg names which only frees KV."""
+
 _ENDS_EARLY = frozenset({"stop", "stop_token_ids"})
 
 
@@ -60,6 +71,8 @@ class _Legs:
         endpoint: Endpoint,
         fields: Mapping[str, bytes],
         drop: frozenset[str] = frozenset(),
+        owed: bool = False,
+        release: Callable[[], HttpCall] | None = None,
     ) -> Leg:
         request = self._request
         engine_id = request.engine_id(kind)
@@ -73,6 +86,8 @@ class _Legs:
             relay=relay,
             stream=request.stream and relay,
             headers=(_JSON, ("x-request-id", engine_id), *request.headers),
+            owed=owed,
+            release=release,
         )
 
     def _prefill(
@@ -81,6 +96,7 @@ class _Legs:
         transfer: bytes,
         fields: Mapping[str, bytes],
         drop: frozenset[str] = frozenset(),
+        owed: bool = False,
     ) -> Leg:
         """One token and no stream: only a whole answer carries hand-off parameters."""
         body = self._request.body
@@ -92,7 +108,7 @@ class _Legs:
             edits["min_tokens"] = b"1"
         if body.has("stream"):
             edits["stream"] = b"false"
-        return self._leg(LegKind.PREFILL, endpoint, edits, _SHAPES_OUTPUT | drop)
+        return self._leg(LegKind.PREFILL, endpoint, edits, _SHAPES_OUTPUT | drop, owed)
 
     def _answer(self, status: int, body: bytes) -> dict[str, Any] | RequestError:
         """Prefill's answer, its token counts noted; or why the request cannot go on."""
@@ -137,7 +153,15 @@ class Pulled(_Legs):
         cached = told.get("remote_prefill_cached_tokens") if isinstance(told, dict) else None
         if isinstance(cached, int):
             self.notes["cached_tokens"] = cached
-        return (self._leg(LegKind.DECODE, self._request.decode, {"kv_transfer_params": quote(told)}),)
+        transfer = quote(told)
+        return (
+            self._leg(
+                LegKind.DECODE,
+                self._request.decode,
+                {"kv_transfer_params": transfer},
+                release=partial(_release, self._request.path, transfer),
+            ),
+        )
 
     def _fault(self, told: object) -> str | None:
         request = self._request
@@ -180,7 +204,9 @@ class Announced(_Legs):
         # The KV is dropped unless prefill ends by length: nothing else may end it.
         whole = {"ignore_eos": b"true"}
         return (
-            self._prefill(request.prefill, quote(to_decode), whole, _ENDS_EARLY),
+            # Prefill that is aborted leaves decode waiting for it, and decode's blocks pinned, for
+            # VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT (480 s), even if decode has been aborted too.
+            self._prefill(request.prefill, quote(to_decode), whole, _ENDS_EARLY, owed=True),
             self._leg(LegKind.DECODE, request.decode, {"kv_transfer_params": quote(to_prefill)}),
         )
 
@@ -204,6 +230,16 @@ class Alone(_Legs):
     def on_response(self, kind: LegKind, status: int, body: bytes) -> HandoffStep:
         """Nothing follows the only leg."""
         return HandoffDone()
+
+
+def _release(path: str, transfer: bytes) -> HttpCall:
+    """A decode leg that is refused before it reaches the engine (404): vLLM then frees prefill's KV.
+
+    No model has this name, so that it can never run: with the parameters of another prompt it would compute
+    wrong tokens, and keep them in decode's prefix cache.
+    """
+    prompt = b'"messages":[{"role":"user","content":""}]' if path.endswith("/chat/completions") else b'"prompt":""'
+    return HttpCall("POST", path, b'{"model":"%b",%b,"kv_transfer_params":%b}' % (NO_MODEL, prompt, transfer))
 
 
 def finish_reason(answer: Mapping[str, Any]) -> str | None:

@@ -204,6 +204,23 @@ def test_golden_mooncake(paired: Make, bytes_of: Bytes) -> None:
         + raw[1:]
     )
     assert (prefill.relay, decode.relay, decode.stream) == (False, True, True)
+    assert (prefill.owed, decode.owed) == (True, False)
+
+
+@pytest.mark.parametrize("kind", [PathKind.CHAT, PathKind.COMPLETION])
+def test_a_lease_is_freed_by_a_leg_that_never_runs(paired: Make, captured: Captured, kind: PathKind) -> None:
+    told = captured("vllm/completion_5_prefill.json")
+    request = paired({"prompt": "x", "model": "m"}, kind)
+    machine = VLLM().handoff(request)
+    (prefill,) = machine.start()
+    assert not prefill.owed
+    (decode,) = machine.on_response(LegKind.PREFILL, 200, told)  # type: ignore[misc]
+    assert decode.release is not None
+    call = decode.release()
+    sent = orjson.loads(call.body)
+    assert (call.method, call.path, sent["model"]) == ("POST", request.path, "pdctl:release")
+    assert sent["kv_transfer_params"] == orjson.loads(told)["kv_transfer_params"]
+    assert ("messages" in sent) is (kind is PathKind.CHAT)
 
 
 def test_mooncakes_kv_is_dropped_unless_prefill_ends_by_length(paired: Make) -> None:
