@@ -102,6 +102,17 @@ async def test_ready_while_something_can_be_served(make: Make) -> None:
     assert (await rig.ask("/health", method="GET")).status == 200
 
 
+async def test_who_only_asks_how_it_is_makes_no_request(make: Make) -> None:
+    rig = await make()
+    rig.app.draining = True
+    for path in ("/ready", "/health", "/ready?from=supervisor"):
+        for method in ("GET", "HEAD"):
+            client = await rig.client()
+            await client.send(path, method=method)
+            assert (await client.read(head_only=True)).status == (200 if path == "/health" else 503)
+    assert not rig.metrics.done
+
+
 async def test_a_draining_router_is_not_ready(make: Make) -> None:
     rig = await make()
     rig.app.draining = True

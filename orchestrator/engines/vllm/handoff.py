@@ -238,7 +238,8 @@ def _release(path: str, transfer: bytes) -> HttpCall:
     No model has this name, so that it can never run: with the parameters of another prompt it would compute
     wrong tokens, and keep them in decode's prefix cache.
     """
-    prompt = b'"messages":[{"role":"user","content":""}]' if path.endswith("/chat/completions") else b'"prompt":""'
+    chat = path.endswith("/chat/completions")
+    prompt = b'"messages":[{"role":"user","content":""}]' if chat else b'"prompt":""'
     return HttpCall("POST", path, b'{"model":"%b",%b,"kv_transfer_params":%b}' % (NO_MODEL, prompt, transfer))
 
 
