@@ -1,4 +1,4 @@
-"""For each scheduling profile on a trace: c90, c99, and attainment at twice the best immediate profile's c90."""
+"""For each scheduling profile on a trace: c90, c99, attainment at twice the best immediate profile's c90."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 from orchestrator.analysis.targets import parse_slo
 from orchestrator.analysis.trials import Trials
 from orchestrator.policy.profiles import PROFILES
-from orchestrator.sim.replay.driver import Requests
 from orchestrator.sim.replay.fleet import published
 from orchestrator.sim.replay.loading import load
+from orchestrator.sim.replay.requests import Requests
 from orchestrator.sim.replay.schedulers import Recipe, bare_router
 from orchestrator.sim.timing import LINKS
 
@@ -98,7 +98,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument(
         "--spread", type=float, default=None, help="spread arrivals inside quanta of so many seconds"
     )
-    p.add_argument("--profiles", default="all", help="names, `late`, `immediate` or `all`; NAME:key=value,... "
+    p.add_argument("--profiles", default="all", help="names, `late`, `immediate`, `all`; NAME:key=value,... "
                    "changes late settings; separated by ;")  # fmt: skip
     p.add_argument("--slo", default="ttft=1.5s+2x,tpot=40ms", help="what a request must meet")
     p.add_argument("--dialect", choices=("sglang", "vllm"), default="sglang", help="whose hand-off")
@@ -160,7 +160,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for row, share in zip(rows, shares, strict=True):
         row.at_2x = share
     rows.sort(key=lambda r: -r.c90)
-    print(f"\n{Path(args.trace).stem}, first {args.first}, {args.prefill}P+{args.decode}D, {args.dialect}, {args.slo}, "
+    fleet = f"{args.prefill}P+{args.decode}D, {args.dialect}"
+    print(f"\n{Path(args.trace).stem}, first {args.first}, {fleet}, {args.slo}, predictor {args.predictor}, "
           f"prediction error {args.error:g}; simulated")  # fmt: skip
     print(
         f"| profile | c90 | c99 | at {2 * best90:.2f}/s | c90 ratio | c99 ratio |\n|---|---|---|---|---|---|"

@@ -9,9 +9,10 @@ from random import Random
 from orchestrator.analysis.goodput import Curve, highest
 from orchestrator.analysis.targets import Judge, attainment
 from orchestrator.core.slo import SloClass
-from orchestrator.sim.replay.driver import Progress, Replay, Requests
+from orchestrator.sim.replay.driver import Progress, Replay
 from orchestrator.sim.replay.fleet import Fleet
 from orchestrator.sim.replay.life import Run
+from orchestrator.sim.replay.requests import Requests
 from orchestrator.sim.replay.schedulers import Recipe
 from orchestrator.sim.timing import QWEN3_32B_TP2, Timing
 

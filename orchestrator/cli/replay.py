@@ -28,48 +28,57 @@ OWN = "topology"
 INTERRUPTED = 130
 
 
+TraceFile = Annotated[
+    Path, typer.Option("--trace", metavar="FILE", help="JSONL or CSV of a public format, or a decision log.")
+]
+Rate = Annotated[
+    str, typer.Option("--rate", metavar="xN|N", help="x2: twice as fast; 3.5: at 3.5 requests/s.")
+]
+Policy = Annotated[
+    str, typer.Option("--policy", metavar="A,B", help="Scheduling profiles; `topology` is its own.")
+]
+First = Annotated[int | None, typer.Option("--first", min=1, help="Only the first N requests.")]
+Targets = Annotated[
+    str | None,
+    typer.Option("--slo", metavar="TARGETS", help="For requests without a class: ttft=1.5s+2x,tpot=40ms."),
+]
+Mix = Annotated[str | None, typer.Option("--mix", metavar="CLASS=SHARE,..", help="Draw classes: batch=0.4.")]
+Quantum = Annotated[
+    str | None, typer.Option("--spread", metavar="QUANTUM", help="Spread arrivals of rounded times: 3s.")
+]
+Goodput = Annotated[
+    bool, typer.Option("--goodput/--no-goodput", help="Search the rates kept at 90 and 99 %.")
+]
+Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots.")]
+Figures = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write all figures; `-`: to stdout.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
+Latency = Annotated[
+    str, typer.Option("--latency", metavar="DURATION", help="One way between router and engines.")
+]
+Sigma = Annotated[
+    float, typer.Option("--noise", min=0.0, max=1.0, help="Sigma of the log-normal factor on each step.")
+]
+
+
 @app.command()
 def replay(
-    trace: Annotated[
-        Path, typer.Option("--trace", metavar="FILE", help="Mooncake JSONL, Azure CSV, or a decision log.")
-    ],
+    trace: TraceFile,
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     overrides: Overrides = None,
-    rate: Annotated[
-        str, typer.Option("--rate", metavar="xN|N", help="x2: twice as fast; 3.5: at 3.5 requests/s.")
-    ] = "x1",
-    policy: Annotated[
-        str, typer.Option("--policy", metavar="A,B", help="Scheduling profiles; `topology` is its own.")
-    ] = OWN,
-    first: Annotated[int | None, typer.Option("--first", min=1, help="Only the first N requests.")] = None,
-    slo: Annotated[
-        str | None,
-        typer.Option(
-            "--slo", metavar="TARGETS", help="For requests without a class: ttft=1.5s+2x,tpot=40ms."
-        ),
-    ] = None,
-    mix: Annotated[
-        str | None, typer.Option("--mix", metavar="CLASS=SHARE,..", help="Draw classes: batch=0.4.")
-    ] = None,
-    spread: Annotated[
-        str | None, typer.Option("--spread", metavar="QUANTUM", help="Spread arrivals of rounded times: 3s.")
-    ] = None,
-    goodput: Annotated[
-        bool, typer.Option("--goodput/--no-goodput", help="Search the rates kept at 90 and 99 %.")
-    ] = True,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots.")
-    ] = None,
-    as_json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures; `-`: to stdout.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")] = 0,
-    latency: Annotated[
-        str, typer.Option("--latency", metavar="DURATION", help="One way between router and engines.")
-    ] = "5ms",
-    noise: Annotated[
-        float, typer.Option("--noise", min=0.0, max=1.0, help="Sigma of the log-normal factor on each step.")
-    ] = 0.0,
+    rate: Rate = "x1",
+    policy: Policy = OWN,
+    first: First = None,
+    slo: Targets = None,
+    mix: Mix = None,
+    spread: Quantum = None,
+    goodput: Goodput = True,
+    html: Page = None,
+    as_json: Figures = None,
+    seed: Seed = 0,
+    latency: Latency = "5ms",
+    noise: Sigma = 0.0,
 ) -> None:
     """Replay a trace against the topology's engines, simulated, once for each scheduling policy.
 
@@ -77,6 +86,7 @@ def replay(
     been served within their targets, how long they would have taken, and what each instance would have done.
     """
     # Here and not above: no other command needs any of it.
+    from orchestrator.analysis.compare import compare
     from orchestrator.analysis.html import page
     from orchestrator.cli.comparison import Progress, show
 
@@ -87,8 +97,6 @@ def replay(
     offered = _trace(trace, first, spread, mix, router, seed)
     factor = _factor(rate, offered)
     trials = _trials(plan, router, offered, policy, slo, _seconds("--latency", latency), noise, seed)
-    from orchestrator.analysis.compare import compare
-
     with Progress(err) as progress:
         report = compare(trials, factor, goodput=goodput, seed=seed, on_step=progress.step)
     report.notes = (*report.notes, *_notes(trials[0], slo))
@@ -140,8 +148,8 @@ def _trials(
 ) -> list[Trials]:
     from orchestrator.analysis.targets import parse_slo
     from orchestrator.analysis.trials import Trials
-    from orchestrator.sim.replay.driver import Requests
     from orchestrator.sim.replay.planned import fleet_of
+    from orchestrator.sim.replay.requests import Requests
     from orchestrator.sim.replay.schedulers import Recipe, class_data
     from orchestrator.topology.slo import slo_classes
 

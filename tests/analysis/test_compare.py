@@ -20,9 +20,9 @@ from orchestrator.analysis.summary import quantile, spread
 from orchestrator.analysis.svg import Axis, Line, plot
 from orchestrator.analysis.targets import parse_slo
 from orchestrator.analysis.trials import Trials
-from orchestrator.sim.replay.driver import Requests
 from orchestrator.sim.replay.fleet import published
 from orchestrator.sim.replay.loading import load
+from orchestrator.sim.replay.requests import Requests
 from orchestrator.sim.replay.schedulers import Recipe, bare_router
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "traces"
@@ -148,7 +148,8 @@ def test_what_is_interrupted_is_told_as_far_as_it_got() -> None:
     assert [p.name for p in report.policies] == ["least-requests", "round-robin"]
     whole, part = report.policies
     assert not whole.interrupted
-    assert (part.interrupted, part.offered) == (True, 65)
+    assert part.interrupted
+    assert 0 < part.offered < 65
     assert whole.goodput == {}
     assert report.notes[-1].startswith("interrupted")
     assert (seen[0].policy, seen[0].number, seen[0].of, seen[0].share) == ("least-requests", 1, 3, 0.0)

@@ -13,8 +13,6 @@ from orchestrator.core.types import (
     End,
     LegEvent,
     LegKind,
-    PathKind,
-    RequestView,
     Route,
     Snapshot,
 )
@@ -24,11 +22,8 @@ from orchestrator.sim.replay.fleet import RETRACT_TOKENS, Fleet
 from orchestrator.sim.replay.job import LeanJob
 from orchestrator.sim.replay.life import Life, Run
 from orchestrator.sim.replay.loads import Reader
+from orchestrator.sim.replay.requests import Requests as Requests
 from orchestrator.sim.replay.steps import Noise
-from orchestrator.sim.replay.trace import Trace, chained
-
-MAX_TOKENS = 4096
-"""What a request asks for at most where its trace does not tell: its true length is for nobody to see."""
 
 Progress = Callable[[int, float], None]
 """Told now and then how many requests have arrived, and what time it is."""
@@ -46,54 +41,6 @@ class Judges(Protocol):
     def ended(self, life: Life) -> bool:
         """A request has ended, however; whether the run may end."""
         ...
-
-
-class Requests:
-    """A trace as the router would see it: built once, replayed at any rate under any policy."""
-
-    def __init__(
-        self,
-        trace: Trace,
-        *,
-        model: str = "sim",
-        block_tokens: int | None = None,
-        engine_block_tokens: int | None = None,
-        seed: int = 0,
-        max_tokens: int = MAX_TOKENS,
-        default_class: str | None = None,
-    ) -> None:
-        self.trace = trace
-        self.default_class = default_class
-        self.model = model
-        self.max_tokens = max_tokens
-        own = trace.block_tokens
-        self.block_tokens = block_tokens or own or 128
-        self.engine_block_tokens = engine_block_tokens or self.block_tokens
-        self.hashes = [_hashes(trace, e, self.block_tokens, seed) for e in trace.entries]
-        self.engine_hashes = self.hashes
-        if self.engine_block_tokens != self.block_tokens:
-            self.engine_hashes = [_hashes(trace, e, self.engine_block_tokens, seed) for e in trace.entries]
-
-    def view(self, index: int, arrived_s: float) -> RequestView:
-        """What the scheduler sees of one."""
-        entry = self.trace.entries[index]
-        return RequestView(
-            id=f"{index:032x}",
-            model=self.model,
-            path=PathKind.COMPLETION,
-            arrived_s=arrived_s,
-            prompt_tokens=entry.prompt_tokens,
-            max_tokens=entry.max_tokens or self.max_tokens,
-            stream=True,
-            slo_class=entry.slo_class or self.default_class,
-            block_hashes=self.hashes[index],
-        )
-
-
-def _hashes(trace: Trace, entry: Any, block_tokens: int, seed: int) -> tuple[int, ...]:
-    if trace.block_tokens is None:
-        return ()
-    return chained(entry.ids, entry.prompt_tokens, trace.block_tokens, block_tokens, seed)
 
 
 class Replay:
@@ -165,9 +112,11 @@ class Replay:
         except KeyboardInterrupt:
             # What there is by then is still worth a report.
             self.stopped = self.interrupted = True
+        # What was still on its way when it was stopped is neither kept nor missed.
+        lives = [life for life in self.lives if life.ended_s is not None] if self.stopped else self.lives
         return Run(
-            lives=self.lives,
-            offered=len(entries) if not self.stopped else len(self.lives),
+            lives=lives,
+            offered=len(entries) if not self.stopped else len(lives),
             seconds=self.now_s,
             events=self.events,
             stopped=self.stopped,

@@ -92,7 +92,7 @@ class Life:
 @dataclass(frozen=True, slots=True)
 class Run:
     """A replay's raw result. `offered` counts the requests that a share is taken of; those of the trace that
-    had not arrived when it was `stopped` (by a person: `interrupted`) are none. `rate` is the trace's mean
+    had not ended when it was `stopped` (by a person: `interrupted`) are none. `rate` is the trace's mean
     arrivals a second as replayed. `gaps` are all gaps between tokens, by engine; `queue_s` sums, by engine,
     the requests that waited there at each of the `polls`."""
 

@@ -1,6 +1,6 @@
 """The driver: published measurements come out, both hand-offs go as the engines do them, nothing is lost.
 
-Covers `life`, `loads` and `schedulers` too.
+Covers `fleet`, `life`, `loads`, `requests` and `schedulers` too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Spent
 from orchestrator.core.slo import SloClass, Target
 from orchestrator.core.types import Endpoint, LegEvent, LegKind, Outcome, RequestView, Role, Route, Snapshot
-from orchestrator.sim.replay.driver import Replay, Requests
+from orchestrator.sim.replay.driver import Replay
 from orchestrator.sim.replay.fleet import Drift, Fleet, Unit, published
 from orchestrator.sim.replay.life import Life, Run
+from orchestrator.sim.replay.requests import Requests
 from orchestrator.sim.replay.schedulers import Recipe, bare_router
 from orchestrator.sim.replay.steps import Histogram
 from orchestrator.sim.replay.trace import Entry, Trace
@@ -253,7 +254,8 @@ def test_an_interrupted_run_tells_what_it_has() -> None:
 
     run = replay(entries(*((float(i), 1000, 3) for i in range(200))), published(1, 1), progress=progress)
     assert run.interrupted
-    assert run.offered == len(run.lives) == 65
+    assert run.offered == len(run.lives) == 64
+    assert all(life.ended_s is not None for life in run.lives)
 
 
 SLO = SloClass("fast", ttft=Target(1.5, per_cold_prefill=2.0), tpot=Target(0.040))
