@@ -31,6 +31,9 @@ class LateSettings:
       to be better.
     - `batch_reserve`: free endpoints that batch leaves to interactive requests.
     - `max_queue`: requests that may wait; more are refused (`queue-full`).
+    - `spare`: pairs (seconds, share): a prefill of more than so many seconds is not begun where it would
+      leave less than that share of the endpoints (rounded down) to shorter ones, while such come with a
+      promise.
     - `overcommit`: how much of a decode endpoint's KV memory may be promised, as a share of it.
     """
 
@@ -43,6 +46,7 @@ class LateSettings:
     wait_for_warm: bool = True
     batch_reserve: int = 1
     max_queue: int = 10_000
+    spare: tuple[tuple[float, float], ...] = ((2.25, 0.125), (8.0, 0.375))
     overcommit: float = 1.0
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from orchestrator.core.lateprofile import LateSettings
 from orchestrator.policy.params import DurationOrZero, Params
 
 _DEFAULTS = LateSettings()
+
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class LateParams(Params):
@@ -22,6 +26,7 @@ class LateParams(Params):
     wait_for_warm: bool = _DEFAULTS.wait_for_warm
     batch_reserve: int = Field(default=_DEFAULTS.batch_reserve, ge=0)
     max_queue: int = Field(default=_DEFAULTS.max_queue, ge=1)
+    spare: dict[DurationOrZero, Share] = Field(default=dict(_DEFAULTS.spare))
     overcommit: float = Field(default=_DEFAULTS.overcommit, gt=0)
 
     def settings(self) -> LateSettings:
@@ -36,5 +41,6 @@ class LateParams(Params):
             wait_for_warm=self.wait_for_warm,
             batch_reserve=self.batch_reserve,
             max_queue=self.max_queue,
+            spare=tuple(sorted(self.spare.items())),
             overcommit=self.overcommit,
         )

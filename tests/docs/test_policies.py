@@ -43,6 +43,8 @@ def defaults(model):
     for name, field in model.model_fields.items():
         duration = BeforeValidator(parse_duration) in field.metadata
         default = show_duration(field.default) if duration else field.default
+        if isinstance(default, dict):
+            default = "{" + ", ".join(f"{show_duration(k)}: {v}" for k, v in default.items()) + "}"
         told[name] = "none" if default is None else str(default)
     return told
 

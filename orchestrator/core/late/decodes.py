@@ -40,11 +40,12 @@ class DecodeSide:
     """Which use of a decode side was the last of this one."""
     kept_for: object = None
     kept_tokens: float = 0.0
+    id: str = field(init=False)
+    """The endpoint's."""
 
-    @property
-    def id(self) -> str:
-        """The endpoint's id."""
-        return self.endpoint.id
+    def __post_init__(self) -> None:
+        """Take the id."""
+        self.id = self.endpoint.id
 
     def refresh(self, sums: Sums) -> None:
         """Work out memory and batch anew: what was reported, corrected by what was given and ended since."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -27,7 +27,9 @@ class Lane:
     `queue` holds those that can be on time, in order; `kept` those that cannot and stay; `batch` those that
     fill gaps; `aside` those whom policies leave nowhere to go, so that they hold up nobody; `reserved` all of
     them again whose class has a reserved share, by class. `unbound_tokens` is the KV of prefills whose decode
-    side is not bound yet. `keeps` is who has room kept for it, on which side.
+    side is not bound yet. `keeps` is who has room kept for it, on which side. `blocked`: somebody was free,
+    and a request that waits for nobody in particular could not go, as a decode side lacked room, perhaps.
+    `recheck_s` is when waiting for a busy endpoint may be worth it no more.
     """
 
     signature: Signature
@@ -42,13 +44,20 @@ class Lane:
     reserved: dict[str, Queue] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
     unbound_tokens: int = 0
+    shorts: dict[float, float] = field(default_factory=dict)
+    """When the last request of at most so many seconds of prefill, and with a promise, came."""
     keeps: tuple[Item, DecodeSide] | None = None
+    blocked: bool = False
+    recheck_s: float = inf
+    freed: int = 0
+    """How often a station has become free."""
     fastest: Curve = field(default_factory=lambda: Curve(0.0))
     ranked: list[Station] = field(default_factory=list)
     """The fastest first."""
     pairs: dict[tuple[str, str], Exposed] = field(default_factory=dict)
     idle: dict[str, Station] = field(init=False, default_factory=dict)
     """Those with a free slot, who has been idle longest first."""
+    _freed_at: dict[str, int] = field(init=False, default_factory=dict)
     _ends: list[tuple[float, str, Station]] = field(init=False, default_factory=list)
     _aheads: list[tuple[float, str, Station]] = field(init=False, default_factory=list)
     _by_id: dict[str, Station] = field(init=False, default_factory=dict)
@@ -140,8 +149,11 @@ class Lane:
     def moved(self, station: Station) -> None:
         """A station has been given a prompt, or is done with one."""
         if station.idle:
-            # Who has been idle longest is first: among equals, prompts that nobody holds go round.
-            self.idle.setdefault(station.id, station)
+            if station.id not in self.idle:
+                # Who has been idle longest is first: among equals, prompts that nobody holds go round.
+                self.idle[station.id] = station
+                self.freed += 1
+                self._freed_at[station.id] = self.freed
         else:
             self.idle.pop(station.id, None)
         if station.units:
@@ -150,6 +162,13 @@ class Lane:
                 heapq.heappush(self._aheads, (station.ends_s - self.ahead_s, station.id, station))
             if len(self._ends) > FORGET * len(self.stations):
                 self._forget()
+
+    def freed_since(self, number: int) -> Iterator[Station]:
+        """The free stations that were not yet when `freed` was `number`."""
+        for name in reversed(self.idle):
+            if self._freed_at[name] <= number:
+                return
+            yield self.idle[name]
 
     def first_end_s(self) -> float:
         """When the first of its busy stations should be free; inf: none is busy."""
@@ -194,6 +213,11 @@ class Lane:
     def model(self) -> str:
         """Whose requests wait here."""
         return self.signature[0]
+
+    @property
+    def alone(self) -> bool:
+        """Whether any of its endpoints serves requests by itself."""
+        return bool(self.signature[3])
 
     @property
     def usable(self) -> bool:

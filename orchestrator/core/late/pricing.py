@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 
 from orchestrator.core.inflight import Ledger
@@ -12,7 +13,7 @@ from orchestrator.core.late.decodes import DecodeSide
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.policies import Added
 from orchestrator.core.late.queue import Item, Wait
-from orchestrator.core.late.station import Station
+from orchestrator.core.late.station import OVERDUE_S, OVERDUE_SHARE, Station
 from orchestrator.core.lateprofile import LateSettings
 from orchestrator.core.prediction import Predictor
 from orchestrator.core.types import Prediction
@@ -23,6 +24,12 @@ TOO_LATE_S = 1e5
 FEW = 16
 """Fleets of up to so many stations are priced whole. Of larger ones, those that hold a prefix, and a few."""
 
+HOLDERS = 8
+"""Of many free stations that hold part of a prompt, so many of those that hold most are priced."""
+
+RECHECK_S = 0.001
+"""Whether a wait is still worth it is asked by the clock no more often than that."""
+
 SAMPLE = 4
 """Of many free stations that hold nothing of a prompt, so many of those longest idle are priced, and as many
 of the fastest: the others are like them."""
@@ -30,6 +37,10 @@ of the fastest: the others are like them."""
 
 SAME, SAME_S = 0.02, 0.002
 """Costs within 2 % and 2 ms of each other are the same: predictions are not better than that."""
+
+
+SHORTS_S = 30.0
+"""Endpoints are left to shorter requests for so long after the last of them came."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,25 +120,39 @@ class Pricing:
             if better:
                 first = min(better, key=_cost)
                 if first.cost_s < best.cost_s and not first.late_s:
-                    self._wait_for(item, first, best, claims, added)
+                    self._wait_for(lane, item, first, best, now_s, claims, added)
                     return None
                 prices += better
-        return None if best.late_s else Pick(lane, item, best, prices, added)
+        if best.late_s or not self._spares(lane, best.work_s, now_s):
+            return None
+        return Pick(lane, item, best, prices, added)
+
+    def _spares(self, lane: Lane, work_s: float, now_s: float) -> bool:
+        """Whether a prefill of `work_s` leaves enough endpoints to shorter ones.
+
+        Nothing takes a long prefill off an endpoint again: where all are on long ones at once, every short
+        request that comes then is late. A static split by size avoids that too, at the price of the prefixes
+        that endpoints of the wrong pool hold.
+        """
+        for over_s, share in self.settings.spare:
+            if work_s <= over_s or now_s - lane.shorts.get(over_s, -inf) > SHORTS_S:
+                continue
+            keep = int(share * len(lane.stations))
+            if keep and sum(s.longest_s > over_s for s in lane.stations) >= len(lane.stations) - keep:
+                return False
+        return True
 
     def _worth_pricing(
         self, lane: Lane, item: Item, free: Sequence[Station], avoid: Sequence[str]
     ) -> Sequence[Station]:
-        """Of many free stations those that hold a prefix, those longest idle, and the fastest."""
+        """Of many free stations those that hold most of a prompt, those longest idle, and the fastest."""
         if len(free) <= FEW:
             return free
         few = dict.fromkeys(free[:SAMPLE])
-        for station in lane.ranked[:SAMPLE]:
+        holders = (s for name in item.hits if (s := lane.idle.get(name)) is not None)
+        for station in (*islice(holders, HOLDERS), *lane.ranked[:SAMPLE]):
             if station.id in lane.idle and station.id not in avoid:
                 few[station] = None
-        for endpoint_id in item.hits:
-            holder = lane.idle.get(endpoint_id)
-            if holder is not None and endpoint_id not in avoid:
-                few[holder] = None
         return tuple(few)
 
     def admission(self, lane: Lane, item: Item, now_s: float) -> Prediction:
@@ -167,17 +192,18 @@ class Pricing:
         most_s: float,
     ) -> list[Price]:
         """The prices of the busy stations that may cost less than `most_s`."""
-        few = lane.stations
-        if len(few) > FEW:
-            holders = [s for s in map(lane.station, item.hits) if s is not None]
-            few = list(dict.fromkeys((*lane.ranked[:SAMPLE], *holders)))
-        prices = []
+        few: Iterable[Station] = lane.stations
         own = 1.0 + self.settings.others
+        if len(lane.stations) > FEW:
+            few = dict.fromkeys((*lane.ranked[:SAMPLE], *self._holders(lane, item, most_s / own)))
+        prices = []
         for station in few:
             if station in free or station.id in avoid:
                 continue
             wait_s = station.wait_s(now_s) + claims.get(station.id, 0.0)
             # Its least possible cost: no need to price one that cannot be cheapest.
+            if wait_s >= most_s:
+                continue
             least_s = wait_s + own * station.curve.seconds(item.tokens, item.hits.get(station.id, 0))
             if least_s < most_s:
                 price = self._price(lane, item, station, side, wait_s, now_s, added)
@@ -185,46 +211,75 @@ class Pricing:
                     prices.append(price)
         return prices
 
+    def _holders(self, lane: Lane, item: Item, most_s: float) -> Iterator[Station]:
+        """Who holds so much of a prompt that the rest could be computed within `most_s`, by the fastest."""
+        for name, hit in item.hits.items():
+            if lane.fastest.seconds(item.tokens, hit) >= most_s:
+                return
+            station = lane.station(name)
+            if station is not None:
+                yield station
+
     def _wait_for(
         self,
+        lane: Lane,
         item: Item,
         first: Price,
         best: Price,
+        now_s: float,
         claims: dict[str, float],
         added: Added | None,
     ) -> None:
         """A busy endpoint is worth waiting for: remembered, so as not to be worked out at each pump."""
-        claims[first.station.id] = claims.get(first.station.id, 0.0) + first.work_s
-        if best.cached == 0 and added is None:
+        station, rest_s = first.station, first.cost_s - first.wait_s
+        claimed_s = claims.get(station.id, 0.0)
+        claims[station.id] = claimed_s + first.work_s
+        # From its end on, what is still to wait grows with the time that it is late.
+        late_s = (best.cost_s - rest_s - claimed_s - station.foreign_s - OVERDUE_S) / OVERDUE_SHARE
+        until_s = max(now_s + RECHECK_S, station.ends_s + max(0.0, late_s))
+        lane.recheck_s = min(lane.recheck_s, until_s)
+        if added is None:
             item.waits_for = Wait(
-                first.station,
-                first.station.ends_s,
-                first.cost_s - first.wait_s,
+                station,
+                station.ends_s,
+                rest_s,
                 first.work_s,
                 first.exposed_s,
                 best.cost_s,
+                lane.freed,
+                until_s,
             )
 
     def still_waits(self, lane: Lane, item: Item, now_s: float, claims: dict[str, float]) -> bool:
         """Whether it is still worth waiting for the busy endpoint that the item waited for last.
 
-        True while that one has not changed, and nobody is free who could be cheaper than those it was
-        compared with: none of those who hold a prefix.
+        True while that one has not changed, and nobody has become free since who could be cheaper.
         """
         wait = item.waits_for
         if wait is None:
             return False
         station = wait.station
-        if station.idle or station.ends_s != wait.ends_s or not lane.idle.keys().isdisjoint(item.hits):
-            item.waits_for = None
-            return False
         wait_s = station.wait_s(now_s) + claims.get(station.id, 0.0)
-        on_time = now_s + wait_s + wait.work_s + wait.exposed_s <= item.first_token_by_s
-        if not on_time or wait_s + wait.rest_s >= wait.otherwise_s:
+        if (
+            station.idle
+            or station.ends_s != wait.ends_s
+            or wait_s + wait.rest_s >= wait.otherwise_s
+            or now_s + wait_s + wait.work_s + wait.exposed_s > item.first_token_by_s
+            or (lane.freed != wait.freed and self._better_freed(lane, item, wait, wait_s + wait.rest_s))
+        ):
             item.waits_for = None
             return False
         claims[station.id] = claims.get(station.id, 0.0) + wait.work_s
+        lane.recheck_s = min(lane.recheck_s, max(now_s + RECHECK_S, wait.until_s))
         return True
+
+    def _better_freed(self, lane: Lane, item: Item, wait: Wait, most_s: float) -> bool:
+        own = 1.0 + self.settings.others
+        for station in lane.freed_since(wait.freed):
+            if own * station.curve.seconds(item.tokens, item.hits.get(station.id, 0)) < most_s:
+                return True
+        wait.freed = lane.freed
+        return False
 
     def _price(
         self,
@@ -244,29 +299,28 @@ class Pricing:
                 return None
             added_s = added.seconds.get(station.id, 0.0)
         others = self.settings.others
+        hit = item.hits.get(station.id, 0)
         if station.disaggregated:
             if side is None:
                 return None
             decoder = side
         else:
-            decoder = self.own_side(station)
+            decoder, side = self.own_side(station), None
             if not self.fits(item, station, decoder):
                 return None
             others *= 1 + decoder.batch
-        exposed_s = self._board.exposed(lane, endpoint, decoder.endpoint).seconds(tokens)
-        hit = item.hits.get(station.id, 0)
         work_s = station.curve.seconds(tokens, hit)
-        if wait_s == 0.0 and not station.idle and work_s > self.settings.hand_ahead_work_s:
+        if wait_s == 0.0 and work_s > self.settings.hand_ahead_work_s and not station.idle:
             # Handed ahead it would share the chunk of the short prompts before it, whose first tokens then
             # wait for all of it.
             return None
+        exposed_s = self._board.exposed(lane, endpoint, decoder.endpoint).seconds(tokens)
         cost_s = wait_s + (1.0 + others) * work_s + exposed_s + added_s
         late_s = 0.0
         if item.first_token_by_s < inf:
             takes_s = wait_s + work_s + exposed_s
             if now_s + takes_s + self.margin_s(station, takes_s) > item.first_token_by_s:
                 late_s = TOO_LATE_S
-        side = side if station.disaggregated else None
         return Price(station, hit, wait_s, work_s, exposed_s, cost_s + late_s, side, late_s)
 
     def margin_s(self, station: Station, takes_s: float) -> float:

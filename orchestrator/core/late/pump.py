@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
+
+from math import inf
 
 from orchestrator.core.contracts import Order, PlannedOrder, Waiting
 from orchestrator.core.late.lanes import Lane
@@ -40,12 +43,14 @@ class Turn:
     """One look at the free stations of each lane, and what it has found so far.
 
     `claims` are the seconds that those ahead wait to put on busy stations, `skipped` those that could not go.
+    `new`: nothing has changed but that this request came, so that no other can go.
     """
 
     now_s: float
     free: dict[Lane, Sequence[Station]] = field(default_factory=dict)
     claims: dict[str, float] = field(default_factory=dict)
     skipped: list[Item] = field(default_factory=list)
+    new: Item | None = None
 
 
 class Pump:
@@ -66,23 +71,30 @@ class Pump:
         self._prefix = prefix
         self._policies = policies
         self._touched = touched
+        order = profile.order.policy
+        self._plans = order if isinstance(order, PlannedOrder) else None
         self._block_tokens = block_tokens
         self._credits: dict[tuple[str, str], float] = {}
         """By model and class."""
         self._credited_s: dict[str, float] = {}
 
-    def run(self, lanes: Sequence[Lane], now_s: float, dispatch: Dispatch) -> None:
-        """Dispatch to every free station for which there is a fitting request, in lanes of one model."""
+    def run(self, lanes: Sequence[Lane], now_s: float, dispatch: Dispatch, new: Item | None = None) -> None:
+        """Dispatch to every free station for which there is a fitting request, in lanes of one model.
+
+        `new`: nothing has changed since the last time but that this request came.
+        """
+        if self._plans is not None:
+            new = None
         self._credit(lanes, now_s)
         ahead, short = self._settings.hand_ahead_s, self._settings.hand_ahead_work_s
-        near = {
-            station: None
-            for lane in lanes
-            if lane.waiting and ahead > 0.0
-            for station in lane.nearly_free(now_s, ahead, short)
-        }
+        near: dict[Station, None] = {}
+        for lane in lanes:
+            if new is None:
+                lane.blocked, lane.recheck_s = False, inf
+            if ahead > 0.0 and lane.waiting:
+                near.update(dict.fromkeys(lane.nearly_free(now_s, ahead, short)))
         while True:
-            turn = Turn(now_s)
+            turn = Turn(now_s, new=new)
             for lane in lanes:
                 if lane.waiting:
                     free = [*lane.idle.values(), *(s for s in near if lane.station(s.id) is s)]
@@ -98,6 +110,8 @@ class Pump:
             unit = station.unit()
             self._send(pick, unit, dispatch)
             self._fill(pick, unit, now_s, dispatch)
+            if new is not None:
+                return
             near.pop(station, None)
 
     def key(self, item: Item) -> Key:
@@ -123,7 +137,8 @@ class Pump:
         item.waits_for = None
         hits = self._prefix.hits(hashes)
         each = self._block_tokens
-        item.hits = {e: cached_tokens(item.request, blocks, each) for e, blocks in hits.items()}
+        most_first = sorted(hits.items(), key=_blocks, reverse=True)
+        item.hits = {e: cached_tokens(item.request, blocks, each) for e, blocks in most_first}
         work_s = lane.fastest.seconds(item.tokens)
         for endpoint_id, hit in item.hits.items():
             station = lane.station(endpoint_id)
@@ -142,7 +157,7 @@ class Pump:
     def _next(self, turn: Turn) -> Pick | None:
         lanes = tuple(turn.free)
         for lane in lanes:
-            if lane.aside:
+            if lane.aside and turn.new is None:
                 for item in list(lane.aside.values())[:ASIDE]:
                     if not self._shut_out(lane, item, turn.now_s):
                         lane.take_back(item)
@@ -163,9 +178,8 @@ class Pump:
         # Whom a share was saved up for was asked already.
         asked = {item for _, item in first}
         turn.skipped.clear()
-        order = self._profile.order.policy
-        if isinstance(order, PlannedOrder):
-            heads = self._planned(order, lanes, turn.now_s)
+        if self._plans is not None:
+            heads = self._planned(self._plans, lanes, turn.now_s)
         else:
             heads = _by_key(lanes, [lane.queue.head(self._settings.candidates) for lane in lanes])
         for lane, item in heads:
@@ -231,6 +245,8 @@ class Pump:
         settle = passed_s > max(PATIENCE_S, item.cold_s)
         if not item.late and not settle and self._pricing.still_waits(lane, item, now_s, turn.claims):
             return None
+        if turn.new is not None and turn.new is not item:
+            return None
         added = self._policies.added(lane, item, now_s)
         if added is not None and len(added.filtered) >= len(lane.stations):
             lane.put_aside(item)
@@ -240,11 +256,13 @@ class Pump:
         )
         if pick is not None:
             turn.skipped.pop()
-        elif passed_s > PATIENCE_S and lane.keeps is None and item.slo.priority is not Priority.BATCH:
+            return pick
+        lane.blocked |= item.waits_for is None
+        if passed_s > PATIENCE_S and lane.keeps is None and item.slo.priority is not Priority.BATCH:
             side = self._pricing.to_keep_room(lane, item)
             if side is not None:
                 lane.keep_room(item, side)
-        return pick
+        return None
 
     def _shut_out(self, lane: Lane, item: Item, now_s: float) -> bool:
         """Whether policies still leave it nowhere to go; if so, it will be the last to be asked again."""
@@ -290,6 +308,9 @@ class Pump:
             if joined is not None and joined.best.station is station:
                 left -= item.tokens - joined.best.cached
                 self._send(joined, unit, dispatch)
+
+
+_blocks = itemgetter(1)
 
 
 def _known(queued: Mapping[Item, Lane], plan: Sequence[Waiting]) -> dict[Item, None]:

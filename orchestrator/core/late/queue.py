@@ -27,7 +27,8 @@ SWEEP = 256
 class Wait:
     """A busy station that a request rather waits for than go elsewhere at `otherwise_s`.
 
-    `rest_s` is what it costs beside the wait; `ends_s` when it was to be free as this was worked out.
+    `rest_s` is what it costs beside the wait; `ends_s` when it was to be free as this was worked out, and
+    `freed` how many had become free by then. The wait is worth it until `until_s`, unless something happens.
     """
 
     station: Station
@@ -36,6 +37,8 @@ class Wait:
     work_s: float
     exposed_s: float
     otherwise_s: float
+    freed: int
+    until_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +46,7 @@ class Item(Waiting):
     """A waiting request with what the scheduler works out for it once.
 
     `tokens` is the length of its prompt, `hits` the tokens of it that each endpoint is believed to hold
-    (those that hold some), as the prefix index was at `hits_at`. `output_tokens` is what it is expected to
+    (those that hold some, who holds most first), as the prefix index was at `hits_at`. `output_tokens` is what it is expected to
     produce, `expires_s` when it ends whatever was promised. `late`: it missed its latest start and was kept.
     `passed_s` is when a request behind it first went while it found no room, or waited for an endpoint that
     holds its prefix; inf: none did. `queued`: it waits in a lane.

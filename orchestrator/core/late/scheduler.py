@@ -161,7 +161,7 @@ class LateScheduler:
         item = self._item(request, slo, lane)
         self._enqueue(item, lane)
         self._admitted[request.id] = self._pricing.admission(lane, item, now_s)
-        return self._run(self._board.beside(lane), now_s)
+        return self._run(self._board.beside(lane), now_s, new=item)
 
     def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
         """Take note of a leg's progress; a finished prefill frees its endpoint for the next."""
@@ -193,7 +193,7 @@ class LateScheduler:
         if started_s is None:
             return self._take()
         self._drain.finished(now_s - started_s)
-        return self._run(self._board.beside(live.lane) if live is not None else (), now_s)
+        return self._run(self._board.beside(live.lane), now_s) if live is not None else self._take()
 
     def observe(self, snapshot: Snapshot, now_s: float) -> Sequence[Decision]:
         """Take the endpoints as they are now; a new incarnation has an empty prefix cache."""
@@ -215,8 +215,7 @@ class LateScheduler:
         for lane in self._board.lanes.values():
             if not lane.waiting:
                 continue
-            due_s = min(due_s, lane.deadlines.next_s())
-            due_s = min(due_s, lane.next_ahead_s(self._ticked_s))
+            due_s = min(due_s, lane.deadlines.next_s(), lane.recheck_s, lane.next_ahead_s(self._ticked_s))
         return None if due_s == inf else due_s
 
     def tick(self, now_s: float) -> Sequence[Decision]:
@@ -258,6 +257,10 @@ class LateScheduler:
     def _enqueue(self, item: Item, lane: Lane) -> None:
         self._waiting[item.request.id] = (item, lane)
         lane.add(item)
+        if item.first_token_by_s < inf:
+            for over_s, _ in self._profile.settings.spare:
+                if item.work_s <= over_s:
+                    lane.shorts[over_s] = item.arrived_s
 
     def _forget(self, item: Item, lane: Lane) -> None:
         """It waits no more."""
@@ -323,17 +326,17 @@ class LateScheduler:
             self._pump_out(lanes, now_s)
         return self._take()
 
-    def _run(self, lanes: Sequence[Lane], now_s: float) -> Sequence[Decision]:
+    def _run(self, lanes: Sequence[Lane], now_s: float, new: Item | None = None) -> Sequence[Decision]:
         """The lanes of one model."""
-        self._pump_out(lanes, now_s)
+        self._pump_out(lanes, now_s, new)
         return self._take()
 
-    def _pump_out(self, lanes: Sequence[Lane], now_s: float) -> None:
+    def _pump_out(self, lanes: Sequence[Lane], now_s: float, new: Item | None = None) -> None:
         for lane in lanes:
             self._expire(lane, now_s)
         self._tracking.bind_held(lanes, now_s, self._out)
         if any(lane.waiting for lane in lanes):
-            self._pump.run(lanes, now_s, partial(self._dispatch, now_s))
+            self._pump.run(lanes, now_s, partial(self._dispatch, now_s), new)
 
     def _learned(self) -> None:
         """Take the predictor's curves anew, if it has learned."""

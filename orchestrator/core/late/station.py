@@ -72,11 +72,12 @@ class Station:
     """Of the prompts given to it lately."""
     polls: int = 0
     poll_at_s: float = inf
+    id: str = field(init=False)
+    """The endpoint's; what is read of it most."""
 
-    @property
-    def id(self) -> str:
-        """The endpoint's id."""
-        return self.endpoint.id
+    def __post_init__(self) -> None:
+        """Take the id."""
+        self.id = self.endpoint.id
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until it should be free; what others gave it counts."""
@@ -86,6 +87,11 @@ class Station:
         if left_s <= 0.0:
             left_s = OVERDUE_S - OVERDUE_SHARE * left_s
         return left_s + self.foreign_s
+
+    @property
+    def longest_s(self) -> float:
+        """The longest prefill that it runs; 0: none."""
+        return max((r.work_s for r in self.running.values()), default=0.0)
 
     @property
     def idle(self) -> bool:

@@ -437,6 +437,44 @@ class TestRefusals:
         assert deck.scheduler.waiting == 0
 
 
+class TestSpare:
+    def deck(self, n=8, **kwargs):
+        ends = [*prefills(*(f"p{i}" for i in range(n))), *decodes("d0")]
+        return Deck(ends, classes={"chat": SloClass("chat", ttft=Target(90.0))}, **kwargs)
+
+    def test_long_prefills_leave_an_endpoint_to_short_ones_while_such_come(self):
+        deck = self.deck()
+        deck.ask("short", 100, slo_class="chat")
+        deck.prefilled("short")
+        for i in range(8):
+            deck.ask(f"long{i}", 4000, slo_class="chat")
+        assert [deck.decision(f"long{i}") for i in range(8)].count("wait") == 1
+        deck.ask("next", 100, slo_class="chat")
+        assert deck.decision("next").startswith("->")
+
+    def test_where_no_short_ones_come_they_take_all(self):
+        deck = self.deck()
+        for i in range(8):
+            deck.ask(f"long{i}", 4000, slo_class="chat")
+        assert [deck.decision(f"long{i}") for i in range(8)].count("wait") == 0
+
+    def test_nor_for_short_ones_without_a_promise(self):
+        deck = self.deck()
+        deck.ask("short", 100)
+        deck.prefilled("short")
+        for i in range(8):
+            deck.ask(f"long{i}", 4000, slo_class="chat")
+        assert [deck.decision(f"long{i}") for i in range(8)].count("wait") == 0
+
+    def test_a_small_fleet_keeps_none(self):
+        deck = self.deck(n=2)
+        deck.ask("short", 100, slo_class="chat")
+        deck.prefilled("short")
+        for i in range(2):
+            deck.ask(f"long{i}", 4000, slo_class="chat")
+        assert [deck.decision(f"long{i}") for i in range(2)].count("wait") == 0
+
+
 class TestFleetChanges:
     def test_who_waits_goes_to_an_endpoint_that_joins(self):
         deck = pair()
