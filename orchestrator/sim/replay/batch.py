@@ -132,7 +132,7 @@ class Batch:
 
     def cut(self, now_s: float) -> bool:
         """End the run with the step that is on; whether that is earlier than planned."""
-        steps = self._done_by(now_s) + 1
+        steps = self.done_by(now_s) + 1
         if steps == self.planned:
             return False
         self.planned = steps
@@ -146,9 +146,19 @@ class Batch:
         self.planned = steps
         return True
 
-    def growth(self, now_s: float | None = None) -> int:
-        """Memory that the run has taken since last asked: by the end of the step that is on, or in all."""
-        steps = self.planned if now_s is None else self._done_by(now_s) + 1
+    def done_by(self, now_s: float) -> int:
+        """How many of the planned steps are over, the last of them being not."""
+        return self._noise.within(
+            self._factor_at,
+            self._counted,
+            self.planned - 1,
+            self._step_s,
+            self._grows_s,
+            now_s - self._start_s,
+        )
+
+    def growth(self, steps: int) -> int:
+        """Memory that the first `steps` of the run take and had not taken when last asked."""
         if steps <= self._grown:
             return 0
         tokens = (steps - self._grown) * self._size
@@ -158,9 +168,8 @@ class Batch:
         self._grown = steps
         return tokens
 
-    def count(self, now_s: float | None = None) -> None:
-        """Bring the counters up to the steps done by now, or all that are planned."""
-        steps = self.planned if now_s is None else self._done_by(now_s)
+    def count(self, steps: int) -> None:
+        """Bring the counters up to so many steps of the run."""
         n = steps - self._counted
         if n <= 0:
             return
@@ -176,7 +185,7 @@ class Batch:
         c.generated_tokens += n * size
 
     def end_run(self, now_s: float) -> list[LeanJob]:
-        """All planned steps are over, `growth` and `count` asked; who has produced all."""
+        """All planned steps are over, and `growth` and `count` know; who has produced all."""
         steps = self.planned
         if steps > 1:
             self._later_gaps(steps)
@@ -250,14 +259,3 @@ class Batch:
 
     def _lasts_s(self, steps: int) -> float:
         return self._noise.lasts_s(self._factor_at, steps, self._step_s, self._grows_s)
-
-    def _done_by(self, now_s: float) -> int:
-        """How many of the planned steps are over, the last of them being not."""
-        return self._noise.within(
-            self._factor_at,
-            self._counted,
-            self.planned - 1,
-            self._step_s,
-            self._grows_s,
-            now_s - self._start_s,
-        )

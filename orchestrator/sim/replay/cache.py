@@ -74,7 +74,8 @@ class TokenMemory:
         held.shared = shared
         held.private = needed
         self.used += revived * block + needed
-        self._evict()
+        if self.used + len(lru) * block > self.tokens:
+            self._evict()
         return hit * block
 
     def grow(self, tokens: int) -> None:

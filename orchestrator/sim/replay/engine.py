@@ -165,8 +165,8 @@ class LeanEngine:
             if self._pieces is not None:
                 self._end_chunk(at_s)
             else:
-                self.memory.grow(self.batch.growth())
-                self.batch.count()
+                self.memory.grow(self.batch.growth(self.batch.planned))
+                self.batch.count(self.batch.planned)
                 self._gone(self.batch.end_run(at_s), at_s)
             self._start(at_s)
 
@@ -188,7 +188,7 @@ class LeanEngine:
             end_s = batch.begin_run(now_s, memory.available, self._sink.first_token)
             if evicted and batch.cut(now_s):  # who had to go may be let in again after one step
                 end_s = batch.run_end_s()
-            memory.grow(batch.growth(now_s))
+            memory.grow(batch.growth(1))
             self._wake(end_s)
 
     def _interrupt(self, now_s: float) -> None:
@@ -207,8 +207,9 @@ class LeanEngine:
     def _settle(self, now_s: float) -> None:
         """Account for the steps of the run that are over, and the memory of the one that is on."""
         if self._pieces is None and self.next_s < inf:
-            self.batch.count(now_s)
-            self.memory.grow(self.batch.growth(now_s))
+            done = self.batch.done_by(now_s)
+            self.batch.count(done)
+            self.memory.grow(self.batch.growth(done + 1))
 
     def _plan_prefill(self, now_s: float) -> list[tuple[LeanJob, int]]:
         """Fill one chunk: jobs begun first, then preempted ones, then arrivals, while memory lasts."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from orchestrator.core.frozen import frozen
 from orchestrator.sim.jobs import Mode
 from orchestrator.sim.replay.cache import Holding
 
@@ -91,7 +91,7 @@ class Sink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Queued:
     """Jobs in each queue of an engine, and its KV tokens in use."""
 

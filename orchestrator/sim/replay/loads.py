@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from operator import attrgetter
 
 from orchestrator.core.types import Endpoint, Load
 from orchestrator.sim.jobs import Counters
 from orchestrator.sim.replay.engine import LeanEngine
 
 _GIVEN = [f.name for f in fields(Endpoint) if f.init]
+_given_values = attrgetter(*_GIVEN)
 _LOAD = _GIVEN.index("load")
 
 
@@ -50,7 +52,7 @@ class Reader:
             self._idle.add(endpoint.id)
         else:
             self._idle.discard(endpoint.id)
-        values = [getattr(endpoint, name) for name in _GIVEN]
+        values = list(_given_values(endpoint))
         values[_LOAD] = load
         return Endpoint(*values)
 
