@@ -138,7 +138,8 @@ class Pricing:
             if work_s <= over_s or now_s - lane.shorts.get(over_s, -inf) > SHORTS_S:
                 continue
             keep = int(share * len(lane.stations))
-            if keep and sum(s.longest_s > over_s for s in lane.stations) >= len(lane.stations) - keep:
+            if keep and sum([s.longest_s > over_s for s in lane.stations]) >= len(lane.stations) - keep:
+                lane.recheck_s = min(lane.recheck_s, lane.shorts[over_s] + SHORTS_S + RECHECK_S)
                 return False
         return True
 

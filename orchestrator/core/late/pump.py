@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from operator import itemgetter
-
 from math import inf
+from operator import itemgetter
 
 from orchestrator.core.contracts import Order, PlannedOrder, Waiting
 from orchestrator.core.late.lanes import Lane

@@ -46,10 +46,10 @@ class Item(Waiting):
     """A waiting request with what the scheduler works out for it once.
 
     `tokens` is the length of its prompt, `hits` the tokens of it that each endpoint is believed to hold
-    (those that hold some, who holds most first), as the prefix index was at `hits_at`. `output_tokens` is what it is expected to
-    produce, `expires_s` when it ends whatever was promised. `late`: it missed its latest start and was kept.
-    `passed_s` is when a request behind it first went while it found no room, or waited for an endpoint that
-    holds its prefix; inf: none did. `queued`: it waits in a lane.
+    (those that hold some, who holds most first), as the prefix index was at `hits_at`. `output_tokens` is
+    what it is expected to produce, `expires_s` when it ends whatever was promised. `late`: it missed its
+    latest start and was kept. `passed_s` is when a request behind it first went while it found no room, or
+    waited for an endpoint that holds its prefix; inf: none did. `queued`: it waits in a lane.
     """
 
     slo: SloClass = NO_PROMISE

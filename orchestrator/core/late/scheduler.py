@@ -189,11 +189,19 @@ class LateScheduler:
         self.cached.ended(outcome)
         if live is not None:
             self._touch(live.item.request)
-        started_s = self._tracking.finish(outcome, now_s, self._out)
-        if started_s is None:
+        finished = self._tracking.finish(outcome, now_s)
+        if finished is None:
             return self._take()
+        started_s, freed = finished
         self._drain.finished(now_s - started_s)
-        return self._run(self._board.beside(live.lane), now_s) if live is not None else self._take()
+        if live is None:
+            return self._take()
+        lanes = self._board.beside(live.lane)
+        if freed or live.provisional or any(lane.blocked or lane.alone for lane in lanes):
+            return self._run(lanes, now_s)
+        # Memory has become free that nobody waits for.
+        self._tracking.bind_held(lanes, now_s, self._out)
+        return self._take()
 
     def observe(self, snapshot: Snapshot, now_s: float) -> Sequence[Decision]:
         """Take the endpoints as they are now; a new incarnation has an empty prefix cache."""

@@ -70,6 +70,8 @@ class Station:
     """When the report was made that `foreign_s` comes from."""
     mean_work_s: float = 0.0
     """Of the prompts given to it lately."""
+    longest_s: float = 0.0
+    """The longest prefill that it runs; 0: none."""
     polls: int = 0
     poll_at_s: float = inf
     id: str = field(init=False)
@@ -87,11 +89,6 @@ class Station:
         if left_s <= 0.0:
             left_s = OVERDUE_S - OVERDUE_SHARE * left_s
         return left_s + self.foreign_s
-
-    @property
-    def longest_s(self) -> float:
-        """The longest prefill that it runs; 0: none."""
-        return max((r.work_s for r in self.running.values()), default=0.0)
 
     @property
     def idle(self) -> bool:
@@ -127,6 +124,7 @@ class Station:
                 other.alone = False
         self.running[request_id] = Running(request_id, unit, now_s, work_s, tokens, cached, alone)
         self.units[unit] = self.units.get(unit, 0) + 1
+        self.longest_s = max(self.longest_s, work_s)
         self.ends_s = max(now_s, self.ends_s) + work_s / self.slots
         self.polls, self.poll_at_s = 0, self.ends_s + POLL_FIRST_S
         self.mean_work_s += 0.1 * (work_s - self.mean_work_s)
@@ -136,7 +134,7 @@ class Station:
         """Whatever it ran is lost."""
         self.running.clear()
         self.units.clear()
-        self.ends_s, self.poll_at_s, self.foreign_s = 0.0, inf, 0.0
+        self.ends_s, self.poll_at_s, self.foreign_s, self.longest_s = 0.0, inf, 0.0, 0.0
         self._tell()
 
     def done(self, request_id: str, now_s: float) -> Running | None:
@@ -149,6 +147,7 @@ class Station:
             self.units[running.unit] = left
         else:
             del self.units[running.unit]
+        self.longest_s = max((r.work_s for r in self.running.values()), default=0.0)
         if not self.running:
             self.ends_s, self.poll_at_s = now_s, inf
         else:

@@ -81,7 +81,7 @@ class Tracking:
             self._ledger.prefill_done(event.request_id)
             if live.price.station.endpoint.facts.get("prefill_answers") != TRANSFERRED:
                 live.prefill_s = now_s - live.dispatched_s
-            self._computed(live, now_s)
+            freed = self._computed(live, now_s)
             if not live.item.request.stream:
                 # Its first token comes with its last; this is the last that is seen of it before.
                 answered = live.prefill_s is None
@@ -90,19 +90,20 @@ class Tracking:
                 self._bind(live, now_s, out)
         elif event.leg in (LegKind.DECODE, LegKind.UNIFIED):
             self._ledger.handed_over(event.request_id)
-            self._changed(live.route)
-            # Nothing is free that was not, unless this is the first that is heard of its prefill's end.
             freed = self._computed(live, now_s)
             if live.first_s is None and live.item.request.stream:
                 self._begun(live, now_s, now_s)
-            return live.lane if freed else None
         else:
             return None
         self._changed(live.route)
-        return live.lane
+        # Nothing is free that was not, unless this is the first that is heard of its prefill's end.
+        return live.lane if freed else None
 
-    def finish(self, outcome: Outcome, now_s: float, out: list[Decision]) -> float | None:
-        """Release all that is left of a request; when it started, None if it was not in flight."""
+    def finish(self, outcome: Outcome, now_s: float) -> tuple[float, bool] | None:
+        """Release all that is left of a request; None if it was not in flight.
+
+        When it started, and whether its endpoint was not known to be done with its prompt yet.
+        """
         live = self.live.pop(outcome.request_id, None)
         self._held.pop(outcome.request_id, None)
         try:
@@ -113,10 +114,10 @@ class Tracking:
             return None
         self._changed(work.route)
         if live is None:
-            return work.started_s
+            return work.started_s, False
         if live.provisional:
             live.lane.unbound_tokens -= live.item.tokens + live.item.output_tokens
-        live.price.station.done(outcome.request_id, now_s)
+        freed = live.price.station.done(outcome.request_id, now_s) is not None
         side = self._board.sides.get(live.route.decode)
         batch = 0
         if side is not None:
@@ -126,7 +127,7 @@ class Tracking:
             decoded = live.decoded(outcome, now_s, batch, outcome.end is End.COMPLETED)
             if decoded is not None:
                 self._predictor.decoded(decoded, now_s)
-        return work.started_s
+        return work.started_s, freed
 
     def observe(self, now_s: float, out: list[Decision]) -> None:
         """Prompts that engines say they have computed are done, though their legs have not answered yet."""
