@@ -1,0 +1,182 @@
+"""What a decision of the late scheduler costs, by the number of endpoints and of requests that wait."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+
+from orchestrator.core.choosing import Step
+from orchestrator.core.contracts import Assign, Decision
+from orchestrator.core.late.scheduler import LateScheduler
+from orchestrator.core.lateprofile import LateProfile
+from orchestrator.core.types import (
+    End,
+    Endpoint,
+    LegEvent,
+    LegKind,
+    Load,
+    Outcome,
+    RequestView,
+    Role,
+    Route,
+    Snapshot,
+)
+from orchestrator.policy.testing import FakePredictor, make_endpoint, make_request
+from policies.orders.uncached_shortest import UncachedShortest
+
+CASES = ((4, 0), (64, 0), (64, 1_000), (64, 10_000), (1_000, 1_000))
+"""Endpoints, a quarter of which decode, and requests that wait."""
+
+CALLS = ("submit", "prefill done", "first token", "finish", "all")
+"""What is timed: each with the `due_s` that a shell asks after it; `all` is a request's four together."""
+
+PREFIXES, BLOCKS = 50, 250
+"""Prompts begin like one of so many documents of so many blocks of 128 tokens, and go on by themselves."""
+
+
+class Fleet:
+    """Requests that keep a scheduler as full as it was at the beginning, one coming for each that goes."""
+
+    def __init__(self, endpoints: int, waiting: int) -> None:
+        decode = max(1, endpoints // 4)
+        self.prefill = endpoints - decode
+        self.scheduler = LateScheduler(
+            LateProfile(Step("uncached-shortest", UncachedShortest())), FakePredictor(), rng=Random(1)
+        )
+        room = Load(0.0, kv_used_tokens=0, kv_total_tokens=10**9)
+        fleet: list[Endpoint] = [make_endpoint(f"p{i}", Role.PREFILL) for i in range(self.prefill)]
+        fleet += [make_endpoint(f"d{i}", Role.DECODE, load=room) for i in range(decode)]
+        self.scheduler.observe(Snapshot(0.0, tuple(fleet)), 0.0)
+        self.rng = Random(1)
+        self.documents = [tuple(self.rng.getrandbits(63) for _ in range(BLOCKS)) for _ in range(PREFIXES)]
+        self.running: list[tuple[str, Route]] = []
+        self.now_s = 0.0
+        self.asked = 0
+        for _ in range(waiting + self.prefill):
+            self.take(self.scheduler.submit(self.request(), self.now_s))
+
+    def request(self) -> RequestView:
+        """The next prompt."""
+        rng = self.rng
+        self.asked += 1
+        own = tuple(rng.getrandbits(63) for _ in range(rng.randint(0, 60)))
+        hashes = rng.choice(self.documents)[: rng.randint(5, BLOCKS)] + own
+        return make_request(
+            id=f"r{self.asked}",
+            prompt_tokens=len(hashes) * 128 + 50,
+            block_hashes=hashes,
+            max_tokens=100,
+            arrived_s=self.now_s,
+            stream=True,
+        )
+
+    def take(self, decisions: Sequence[Decision]) -> None:
+        """Note who was sent where."""
+        self.running += [(d.request_id, d.route) for d in decisions if isinstance(d, Assign)]
+
+    def turn(self) -> list[tuple[int, int]]:
+        """One request comes, another goes through its life: (wall, CPU) nanoseconds of each call."""
+        self.now_s += 0.01
+        new = self.request()
+        scheduler, now_s = self.scheduler, self.now_s
+        spent = [self.timed(lambda: scheduler.submit(new, now_s))]
+        request_id, route = self.running.pop(self.rng.randrange(len(self.running)))
+        for leg, endpoint, what in (
+            (LegKind.PREFILL, route.prefill, "done"),
+            (LegKind.DECODE, route.decode, "first_token"),
+        ):
+            event = LegEvent(request_id, leg, endpoint or "", what, now_s)
+            spent.append(self.timed(lambda event=event: scheduler.progress(event, now_s)))  # type: ignore[misc]
+        outcome = Outcome(request_id, End.COMPLETED, 200, route=route, output_tokens=50)
+        spent.append(self.timed(lambda: scheduler.finish(outcome, now_s)))
+        return spent
+
+    def timed(self, call: Callable[[], Sequence[Decision]]) -> tuple[int, int]:
+        """(wall, CPU) nanoseconds of a call, and of asking when the next is due."""
+        wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        decisions = call()
+        self.scheduler.due_s()
+        cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+        self.take(decisions)
+        return wall, cpu
+
+
+def measure(endpoints: int, waiting: int, seconds: float) -> dict[str, object]:
+    """Medians and P99 in microseconds by call, over `seconds` of making decisions."""
+    load = Fleet(endpoints, waiting)
+    for _ in range(50):
+        load.turn()
+    gc.collect()
+    gc.freeze()
+    turns = []
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        turns.append(load.turn())
+    gc.unfreeze()
+    calls = {}
+    for number, name in enumerate(CALLS):
+        spent = [turn[number] if number < 4 else tuple(map(sum, zip(*turn, strict=True))) for turn in turns]
+        calls[name] = {
+            f"{clock}_{quantile}_us": round(_quantile([one[which] for one in spent], share) / 1e3, 1)
+            for which, clock in enumerate(("wall", "cpu"))
+            for quantile, share in (("p50", 0.5), ("p99", 0.99))
+        }
+    return {
+        "endpoints": endpoints,
+        "waiting": load.scheduler.waiting,
+        "requests": len(turns),
+        "calls": calls,
+    }
+
+
+def _quantile(values: list[int], share: float) -> int:
+    values.sort()
+    return values[min(len(values) - 1, int(len(values) * share))]
+
+
+def table(results: Sequence[dict[str, object]]) -> str:
+    """The results for people: microseconds, CPU time of the thread (wall time)."""
+    head = f"{'endpoints':>9} {'waiting':>8} {'call':<13}{'P50 us':>9}{'P99 us':>9}   (wall: P50, P99)"
+    rows = [head]
+    for result in results:
+        calls = result["calls"]
+        assert isinstance(calls, dict)
+        for name, one in calls.items():
+            rows.append(
+                f"{result['endpoints']:>9} {result['waiting']:>8} {name:<13}{one['cpu_p50_us']:>9.0f}"
+                f"{one['cpu_p99_us']:>9.0f}   ({one['wall_p50_us']:.0f}, {one['wall_p99_us']:.0f})"
+            )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Measure every case and print the results."""
+    parser = argparse.ArgumentParser(prog="scripts/bench decide", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each case (default 5)")
+    parser.add_argument(
+        "--case",
+        action="append",
+        metavar="ENDPOINTS,WAITING",
+        help="instead of the usual ones; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    args = parser.parse_args()
+    cases = CASES
+    if args.case:
+        try:
+            cases = tuple((int(e), int(w)) for e, w in (case.split(",") for case in args.case))
+        except ValueError:
+            parser.error("a case is two numbers: --case 64,1000")
+    if any(endpoints < 2 or waiting < 0 for endpoints, waiting in cases):
+        parser.error("a case has at least two endpoints, one of which decodes")
+    results = [measure(endpoints, waiting, args.seconds) for endpoints, waiting in cases]
+    print(json.dumps(results, indent=2) if args.json else table(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
