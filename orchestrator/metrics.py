@@ -56,6 +56,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("pdctl_cached_tokens_total", "counter", "Prompt tokens found in a prefix cache.", ("model",)),
     Metric("pdctl_output_tokens_total", "counter", "Tokens generated.", ("model",)),
     Metric("pdctl_inflight_requests", "gauge", "Requests accepted and not ended."),
+    Metric("pdctl_queued_requests", "gauge", "Those of them that wait in the router for an endpoint."),
     Metric(
         "pdctl_ttft_s", "histogram", "Arrival to the first event of a stream that is passed on.", (), _TTFT
     ),
@@ -232,7 +233,7 @@ class RouterMetrics(Collector):
         self._counters = {m.name: Counters(m) for m in METRICS if m.kind != "histogram"}
         self._histograms = {m.name: Histogram(m) for m in METRICS if m.kind == "histogram"}
         self._counters["pdctl_build_info"].add((version, platform.python_version()))
-        self._inflight = 0
+        self.inflight(0, 0)
         # Bound once: these run for every request, and those below for every streamed chunk.
         self._requests = self._counters["pdctl_requests_total"]
         self._legs = self._counters["pdctl_legs_total"]
@@ -302,9 +303,10 @@ class RouterMetrics(Collector):
         """Count a policy that failed and was bypassed."""
         self._counters["pdctl_policy_errors_total"].add((name,))
 
-    def inflight(self, requests: int) -> None:
-        """Set how many requests are accepted and not ended."""
-        self._inflight = requests
+    def inflight(self, requests: int, queued: int) -> None:
+        """Set how many requests are accepted and not ended, and how many of them wait for an endpoint."""
+        self._counters["pdctl_inflight_requests"].values[()] = float(requests)
+        self._counters["pdctl_queued_requests"].values[()] = float(queued)
 
     def endpoint_changed(self, endpoint: str, to: str, why: str) -> None:
         """Count a join (`to` = ready) or a leave (`to` = out) and its cause, a slug."""
@@ -336,7 +338,6 @@ class RouterMetrics(Collector):
 
     def collect(self) -> Iterator[Family]:
         """One family per row of METRICS."""
-        self._counters["pdctl_inflight_requests"].values[()] = float(self._inflight)
         self._read_endpoints()
         for name, read in self._followed.items():
             self._counters[name].values = dict(read())

@@ -147,7 +147,7 @@ def test_endpoints_are_read_from_the_snapshot_and_go_with_it() -> None:
 def test_every_method_feeds_its_metric() -> None:
     metrics = make()
     metrics.request_done(outcome(e2e_s=1.0, prompt_tokens=1, cached_tokens=1, output_tokens=1), "chat", "m")
-    metrics.inflight(4)
+    metrics.inflight(4, 3)
     metrics.ttft(0.1)
     metrics.itl(0.01)
     metrics.loop_lag(0.0)
@@ -173,6 +173,7 @@ def test_every_method_feeds_its_metric() -> None:
     for metric in METRICS:
         assert metric.name + ("_count" if metric.kind == "histogram" else "") in named, metric.name
     assert value(metrics, "pdctl_inflight_requests") == 4
+    assert value(metrics, "pdctl_queued_requests") == 3
     assert value(metrics, "pdctl_decisions_total", result="written") == 3
     assert value(metrics, "pdctl_prefix_blocks", endpoint="d0") == 6
     assert value(metrics, "pdctl_prefix_hit_tokens_total", model="m") == 5

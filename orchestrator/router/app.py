@@ -118,6 +118,11 @@ class RouterApp:
         return len(self._dispatch.lives)
 
     @property
+    def queued(self) -> int:
+        """Those of them that wait for an endpoint."""
+        return self._desk.waiting
+
+    @property
     def rooms(self) -> Rooms:
         """The rooms of requests under way."""
         return self._dispatch.rooms

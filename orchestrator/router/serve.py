@@ -257,7 +257,7 @@ class Router:
         return self.scheduler.ledger.inflight(endpoint_id)
 
     def _render(self) -> bytes:
-        self.metrics.inflight(self.app.inflight)
+        self.metrics.inflight(self.app.inflight, self.app.queued)
         return self.metrics.render()
 
     def _policy_failed(self, name: str, error: PolicyError) -> None:
