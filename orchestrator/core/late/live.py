@@ -29,6 +29,8 @@ class Live:
     predicted: Prediction
     provisional: bool = False
     alone: bool = True
+    shared_s: float = 0.0
+    """Prefill of others that it waited for at its endpoint, by prediction."""
     prefill_s: float | None = None
     first_s: float | None = None
     hold_until_s: float | None = None
@@ -47,7 +49,7 @@ class Live:
             cached_tokens=self.price.cached,
             first_token_s=self.first_s - self.dispatched_s,
             prefill_s=self.prefill_s,
-            wait_s=self.price.wait_s,
+            wait_s=self.shared_s,
             waited_s=self.dispatched_s - self.item.arrived_s,
             alone=self.alone,
             admitted=self.admitted,

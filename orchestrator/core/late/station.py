@@ -36,6 +36,8 @@ class Running:
     tokens: int
     cached: int
     alone: bool
+    wait_s: float
+    """Work that it shares the engine with: what was left there when it came, and its unit's own."""
 
 
 class Watcher(Protocol):
@@ -122,7 +124,10 @@ class Station:
         if not alone:
             for other in self.running.values():
                 other.alone = False
-        self.running[request_id] = Running(request_id, unit, now_s, work_s, tokens, cached, alone)
+                if other.unit == unit:
+                    other.wait_s += work_s
+        wait_s = max(0.0, self.ends_s - now_s)
+        self.running[request_id] = Running(request_id, unit, now_s, work_s, tokens, cached, alone, wait_s)
         self.units[unit] = self.units.get(unit, 0) + 1
         self.longest_s = max(self.longest_s, work_s)
         self.ends_s = max(now_s, self.ends_s) + work_s / self.slots

@@ -214,7 +214,7 @@ class Tracking:
         """Its prompt is computed: its station is free of it, and has it cached. False: that was known."""
         running = live.price.station.done(live.item.request.id, now_s)
         if running is not None:
-            live.alone = running.alone
+            live.alone, live.shared_s = running.alone, running.wait_s
         self._cached.computed(live.item.request.id)
         return running is not None
 
