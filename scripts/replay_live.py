@@ -1,0 +1,393 @@
+"""Plays a trace live over HTTP against simulated engines, and prints the figures beside the replay's own.
+
+The engines run `--speed` times as fast as their topology says, requests arrive that much faster, and targets
+are that much tighter; every time printed is multiplied by it again. It is compared with the replay of the
+plan that runs, with the same profile, predictor, targets and seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from orchestrator.analysis.live import Cached, Machine, cached, figures, machine_lines, row, slowed
+from orchestrator.analysis.records import Log
+from orchestrator.analysis.report import in_words
+from orchestrator.analysis.summary import Summary, quantile, summarize
+from orchestrator.analysis.targets import parse_slo
+from orchestrator.analysis.trials import Trials
+from orchestrator.cli.app import load_plan, show_error
+from orchestrator.core.duration import parse_duration
+from orchestrator.core.slo import SloClass, Target
+from orchestrator.errors import PdctlError
+from orchestrator.router.view import BLOCK_BYTES, BYTES_PER_TOKEN
+from orchestrator.sim.replay.life import Run
+from orchestrator.sim.replay.loading import load
+from orchestrator.sim.replay.planned import fleet_of
+from orchestrator.sim.replay.player import Client, Player, Server
+from orchestrator.sim.replay.requests import Requests
+from orchestrator.sim.replay.schedulers import Recipe
+from orchestrator.sim.replay.trace import Trace, ceiling
+from orchestrator.topology.plan import Plan, RouterPlan
+from orchestrator.topology.slo import slo_classes
+
+PDCTL = Path(sys.executable).with_name("pdctl")
+CLASS = "live"
+"""The SLO class that `--slo` makes."""
+
+COMPARED = ("attainment", "TTFT mean")
+"""What `--within` is about."""
+
+DOWN_S = 60.0
+
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+# -- what is run
+
+
+def settings(args: argparse.Namespace) -> list[str]:
+    """The overrides that turn the topology into what is run: speed, targets, profile, a full decision log."""
+    found = list(args.set or ())
+    plan = load_plan(args.topology, found, ask_versions=False)
+    if plan.router is None or plan.router.kind != "pdctl":
+        raise PdctlError("a live run needs pdctl's own router: --set router.kind=pdctl", reason="no-router")
+    for pool in dict.fromkeys(i.pool for i in plan.instances):
+        one = next(i for i in plan.instances if i.pool == pool)
+        words = [word.text for word in one.argv]
+        if one.engine != "sim" or not words:
+            raise PdctlError(
+                f"pool {pool!r} is not simulated: its speed cannot be set", reason="not-simulated"
+            )
+        own = float(words[words.index("--speed") + 1]) if "--speed" in words else 1.0
+        found.append(f"pools.{pool}.options.speed={own * args.speed:g}")
+    if args.profile:
+        found.append(f"scheduling.profile={args.profile}")
+    found.append("scheduling.decisions={record: full, keep: 1GiB}")
+    classes = slo_classes(plan.router)
+    if args.slo:
+        classes = {CLASS: parse_slo(args.slo, CLASS)}
+        found.append(f"scheduling.default_class={CLASS}")
+    for name, slo in classes.items():
+        found += tightened(name, slo, args.speed)
+    return found
+
+
+def tightened(name: str, slo: SloClass, speed: float) -> Iterator[str]:
+    """Targets for engines `speed` times as fast; what grows with the prompt does by itself."""
+    for what in ("ttft", "itl", "tpot", "e2e"):
+        target: Target | None = getattr(slo, what)
+        if target is not None:
+            told: dict[str, Any] = {f"p{target.quantile * 100:g}": f"{target.seconds / speed:.9f}s"}
+            if target.per_cold_prefill:
+                told["per_cold_prefill"] = target.per_cold_prefill
+            yield f"slo_classes.{name}.{what}={json.dumps(told)}"
+
+
+def free(port: int) -> bool:
+    """Whether nothing holds `port` on loopback."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def placed(topology: Path, chosen: Sequence[str]) -> list[str]:
+    """`chosen`, and where its ports are in use, others. Raises PdctlError when there are none."""
+    for first in (None, *range(12_000, 32_000, 1000)):
+        more: list[str] = []
+        if first is not None:
+            more = [
+                f"router.listen=127.0.0.1:{first}",
+                f"nodes=[{{name: local, address: 127.0.0.1, ports: {first + 2}-{first + 999}}}]",
+            ]
+        plan = load_plan(topology, [*chosen, *more], ask_versions=False)
+        assert plan.router is not None
+        wanted = {port for instance in plan.instances for port in instance.ports.values()}
+        if all(map(free, wanted | {plan.router.port, plan.router.admin_port})):
+            return [*chosen, *more]
+    raise PdctlError("no free range of ports between 12000 and 32000", reason="no-ports")
+
+
+@contextmanager
+def deployed(topology: Path, chosen: Sequence[str]) -> Iterator[None]:
+    """The deployment, up for as long as the context is open, however it is left."""
+    words = [word for setting in chosen for word in ("--set", setting)]
+    try:
+        subprocess.run([PDCTL, "up", topology, "--detach", *words], check=True, stdout=subprocess.DEVNULL)
+        yield
+    except subprocess.CalledProcessError as error:
+        raise PdctlError("the deployment did not come up", reason="launch-failed") from error
+    finally:
+        # In a session of its own: an impatient second Ctrl-C is for us, and must not end the clearing up.
+        down: list[str | Path] = [PDCTL, "down", topology, *words]
+        subprocess.run(down, check=False, start_new_session=True, stderr=subprocess.DEVNULL, timeout=DOWN_S)
+
+
+def offered(args: argparse.Namespace, router: RouterPlan) -> Trace:
+    """The trace, its output lengths as the clients' own limits: an engine is told no other way.
+
+    Requests of classes that do not exist are of the default one.
+    """
+    trace = load(args.trace)
+    if args.first is not None:
+        trace = trace.first(args.first)
+    known = set() if args.slo else set(router.slo_classes)
+    entries = [
+        replace(e, max_tokens=e.output_tokens, slo_class=e.slo_class if e.slo_class in known else None)
+        for e in trace.entries
+    ]
+    return replace(trace, entries=tuple(entries))
+
+
+def factor_of(rate: str, trace: Trace) -> float:
+    """By what the trace's times are divided, before speed."""
+    match = re.fullmatch(r"(x?)([0-9]*\.?[0-9]+)", rate)
+    if match is None or float(match[2]) <= 0:
+        raise PdctlError(
+            f"--rate {rate} is neither like x2 nor like 3.5 (requests a second)", reason="bad-rate"
+        )
+    value = float(match[2])
+    return value if match[1] or trace.seconds == 0 else value / trace.rate
+
+
+def trials_of(args: argparse.Namespace, plan: Plan, trace: Trace) -> Trials:
+    """The replay of what is run live, cut into the blocks that router and engines really use."""
+    assert plan.router is not None
+    router = plan.router
+    default = router.default_class
+    latency_s = parse_duration(args.latency)
+    block_tokens = BLOCK_BYTES // BYTES_PER_TOKEN
+    page = fleet_of(plan, block_tokens).units[0].endpoint.block_size or block_tokens
+    requests = Requests(
+        trace, block_tokens=block_tokens, engine_block_tokens=page, seed=plan.seed, default_class=default
+    )
+    fleet = fleet_of(plan, page, latency_s=latency_s)
+    requests.model = fleet.models[0]
+    used = {e.slo_class or default for e in trace.entries}
+    targets: Mapping[str | None, SloClass] = {
+        name: slo for name, slo in slo_classes(router).items() if name in used
+    }
+    timing = min((u.config.timing for u in fleet.units), key=lambda timing: timing.cold_s(2048))
+    recipe = Recipe(router.scheduling, router, router.predictor, seed=args.seed, base_dir=plan.base_dir)
+    name = args.profile or "topology"
+    return Trials(name, recipe, requests, fleet, targets, timing=timing, seed=args.seed)
+
+
+# -- the live run
+
+
+class Gauge:
+    """CPU seconds of the deployment's processes, and the router's own account of its loop's lag."""
+
+    def __init__(self, args: argparse.Namespace, plan: Plan, chosen: Sequence[str]) -> None:
+        assert plan.router is not None
+        self._router = plan.router
+        words = [word for setting in chosen for word in ("--set", setting)]
+        listed = subprocess.run(
+            [PDCTL, "ps", args.topology, "--json", *words], check=False, capture_output=True, text=True
+        )
+        rows = json.loads(listed.stdout or "[]") if not args.url else []
+        self._pids = {
+            kind: [r["pid"] for r in rows if r["pid"] and (r["role"] == "router") is (kind == "router")]
+            for kind in ("router", "engines")
+        }
+        self._cpu_s = self._cpu()
+        self._lag = self._lags()
+
+    def since(self) -> tuple[dict[str, float], float | None]:
+        """CPU seconds by kind, and the P99 of the router's lag, since this was made."""
+        before, self._cpu_s = self._cpu_s, self._cpu()
+        lag = self._lags()
+        counts = sorted((bound, count - self._lag.get(bound, 0.0)) for bound, count in lag.items())
+        total = counts[-1][1] if counts else 0.0
+        p99_s = next((bound for bound, count in counts if count >= 0.99 * total), None) if total else None
+        return {kind: cpu_s - before[kind] for kind, cpu_s in self._cpu_s.items()}, p99_s
+
+    def _cpu(self) -> dict[str, float]:
+        times = {k: [psutil.Process(pid).cpu_times() for pid in pids] for k, pids in self._pids.items()}
+        return {kind: sum(t.user + t.system for t in each) for kind, each in times.items()}
+
+    def _lags(self) -> dict[float, float]:
+        key = self._router.credentials.admin_key
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        try:
+            text = httpx.get(f"{self._router.admin_url}/metrics", headers=headers, trust_env=False).text
+        except httpx.TransportError:
+            return {}
+        found = re.findall(r'^pdctl_loop_lag_s_bucket\{le="([^"]+)"\} (\S+)$', text, re.M)
+        return {float(bound): float(count) for bound, count in found}
+
+
+def server_of(args: argparse.Namespace, plan: Plan) -> Server:
+    """The router to send to."""
+    assert plan.router is not None
+    router = plan.router
+    where = urlsplit(args.url or router.url)
+    keys = router.credentials.client_keys
+    model = next(i.model for i in plan.instances)
+    return Server(where.hostname or "127.0.0.1", where.port or 80, model, keys[0] if keys else None)
+
+
+def play(args: argparse.Namespace, requests: Requests, server: Server, rate: float) -> tuple[Run, Client]:
+    """The live run, under a progress bar."""
+    count = len(requests.trace.entries)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        sent, over = bar.add_task("sent", total=count), bar.add_task("over", total=count)
+
+        def progress(now_sent: int, now_over: int) -> None:
+            bar.update(sent, completed=now_sent)
+            bar.update(over, completed=now_over)
+
+        async def run() -> tuple[Run, Client]:
+            player = Player(requests, server, rate=rate, on_progress=progress)
+            return await player.play(), player.client
+
+        return uvloop.run(run())
+
+
+# -- the report
+
+
+def report(
+    args: argparse.Namespace, one: Trials, live: Summary, replayed: Summary, known: Cached, machine: Machine
+) -> dict[str, Any]:
+    """Print the comparison; the same as plain data."""
+    trace = one.requests.trace
+    compared = figures(live, replayed)
+    print(f"simulated engines, {args.speed:g} times as fast; times are the engines' own, {args.speed:g} to 1")
+    print(f"{trace.name}, {len(trace.entries)} requests at {live.rate:.2f}/s, profile {one.name}")
+    for line in in_words(one.targets):
+        print(f"  {line} in real time")
+    print(f"{'':22}{'live':>12}{'replay':>12}{'live-replay':>14}{'':>9}")
+    for figure in compared:
+        print(row(figure))
+    for name, run in (("live", live), ("replay", replayed)):
+        if run.refused:
+            print(f"{name} refused " + ", ".join(f"{n} {reason}" for reason, n in run.refused.items()))
+    print(
+        f"cached tokens, predicted by the router and reported by engines: {known.predicted_tokens:,} and "
+        f"{known.reported_tokens:,}; the same for {known.exact} of {known.requests} requests"
+    )
+    for line in machine_lines(machine):
+        print(line)
+    rows = [{**asdict(f), "difference": f.difference, "percent": f.percent} for f in compared]
+    return {
+        "v": 1, "simulated": True, "speed": args.speed, "trace": trace.name, "profile": one.name,
+        "figures": rows, "cached": asdict(known), "machine": asdict(machine),
+        "live": asdict(live), "replay": asdict(replayed),
+    }  # fmt: skip
+
+
+def compared(args: argparse.Namespace, chosen: Sequence[str]) -> dict[str, Any]:
+    """Play it live, replay it, print both."""
+    plan = load_plan(args.topology, list(chosen), ask_versions=False)
+    assert plan.router is not None
+    trace = offered(args, plan.router)
+    factor = factor_of(args.rate, trace) * args.speed
+    one = trials_of(args, plan, trace)
+    gauge, load_before = Gauge(args, plan, chosen), os.getloadavg()[0]
+    run, client = play(args, one.requests, server_of(args, plan), factor)
+    cpu_s, router_lag_s = gauge.since()
+    time.sleep(1.5)  # what became of a request is written down once a second
+    known = cached(Log(Path(plan.state_dir) / "decisions").newest())
+    wall_s = client.wall_s
+
+    def cores(kind: str) -> float | None:
+        return cpu_s[kind] / wall_s if cpu_s[kind] else None
+
+    machine = Machine(
+        os.cpu_count() or 1, load_before, client.cpu_s / wall_s, cores("router"), cores("engines"),
+        quantile(sorted(client.sent_late_s), 0.99), quantile(sorted(client.woke_late_s), 0.99), router_lag_s,
+    )  # fmt: skip
+    most = ceiling(trace.entries, trace.block_tokens)[0] if trace.block_tokens else 0
+    live, replayed = (
+        slowed(summarize(one.name, each, one.targets, one.timing, {}, most), args.speed)
+        for each in (run, one.run(factor))
+    )
+    return report(args, one, live, replayed, known, machine)
+
+
+def within(told: Mapping[str, Any], percent: float) -> bool:
+    """Whether attainment and mean TTFT are no further apart."""
+    return all(abs(f["percent"] or 0.0) <= percent for f in told["figures"] if f["name"] in COMPARED)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    p = argparse.ArgumentParser(
+        prog="replay_live", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    p.add_argument("topology", type=Path, help="its engines are simulated, its router is pdctl's own")
+    p.add_argument("--trace", type=Path, required=True, help="as `pdctl replay` takes it")
+    p.add_argument("--first", type=int, default=None, help="only so many requests")
+    p.add_argument("--rate", default="x1", help="x2: twice as fast; 3.5: at 3.5 requests a second")
+    p.add_argument("--speed", type=float, default=5.0, help="of the engines and the arrivals; 10 at most")
+    p.add_argument("--profile", default=None, help="scheduling profile (default: the topology's)")
+    p.add_argument("--slo", default=None, help="for all requests, as ttft=1.5s+2x,tpot=40ms "
+                   "(default: the topology's classes)")  # fmt: skip
+    p.add_argument("--set", action="append", metavar="A.B=VALUE", help="one field of the topology")
+    p.add_argument("--url", default=None, help="of a deployment of TOPOLOGY that runs, --speed times as fast "
+                   "as real engines, instead of bringing one up; its targets are as written")  # fmt: skip
+    p.add_argument("--latency", default="1ms", help="of the replay: one way between router and engines, real")
+    p.add_argument("--seed", type=int, default=0, help="of the replay's ties")
+    p.add_argument("--json", type=Path, default=None, help="also write all figures here")
+    p.add_argument("--within", type=float, default=None, metavar="PERCENT",
+                   help="exit with 1 if attainment or mean TTFT are further apart")  # fmt: skip
+    args = p.parse_args(argv)
+    if not 0 < args.speed <= 10:
+        p.error("--speed is more than 0 and 10 at most: beyond, the machine is what is measured")
+    if args.url and (args.slo or args.profile):
+        p.error("--url: what runs has its own targets and profile")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it; 0 when there is something to compare, 130 after Ctrl-C."""
+    args = parse(argv)
+    scratch = Path(tempfile.mkdtemp(prefix="pdctl-live-"))
+    try:
+        if args.url:
+            told = compared(args, args.set or [])
+        else:
+            chosen = placed(args.topology, [*settings(args), f"state_dir={scratch / 'state'}"])
+            with deployed(args.topology, chosen):
+                told = compared(args, chosen)
+    except PdctlError as error:
+        show_error(error)
+        return 2
+    except KeyboardInterrupt:
+        err.print("interrupted")
+        return 130
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if args.json is not None:
+        args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    return 0 if args.within is None or within(told, args.within) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
