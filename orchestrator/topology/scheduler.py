@@ -53,7 +53,7 @@ def make_scheduler(
             classes=classes,
             serves=serves,
             block_tokens=block_tokens,
-            max_wait_s=router.timeouts.queue_s,
+            max_wait_s=min(router.timeouts.queue_s, router.timeouts.total_s),
             on_policy_error=on_policy_error,
             on_accounting_error=on_accounting_error,
         )

@@ -60,7 +60,7 @@ class LateScheduler:
     Per endpoint one unit of prefill is outstanding; its completion pumps the queue. Requests of a class that
     rejects what is unattainable are refused at their latest start; nothing else is hopeless. Not thread-safe:
     one event loop owns it. `predictor` prices every choice and learns from what comes of it. `classes` are
-    the SLO classes by name. `max_wait_s` bounds the wait of requests without a promise. The other arguments
+    the SLO classes by name. `max_wait_s` bounds the wait of all requests. The other arguments
     are `ImmediateScheduler`'s.
     """
 
@@ -144,7 +144,8 @@ class LateScheduler:
         """Queue the request, and dispatch whatever may go now.
 
         Refuses it at once if nothing is ready for it (503), the queue is full, or its promise is out of
-        reach already (429). Raises AccountingError if it is waiting or in flight already.
+        reach already (429). One that comes again since an endpoint failed it waits for another, as those do
+        who had not been sent yet. Raises AccountingError if it is waiting or in flight already.
         """
         if request.id in self.ledger or request.id in self._waiting:
             raise AccountingError(f"request {request.id} was submitted while in flight")
@@ -152,15 +153,17 @@ class LateScheduler:
             return (self._single(request, now_s),)
         self._learned()
         slo = self.classes.get(request.slo_class or "", NO_PROMISE)
-        lane = self._board.lane((request.model, request.path, slo.pools))
-        if not lane.usable:
+        again = bool(request.avoid)
+        lane = self._board.lane((request.model, request.path, slo.pools), keep=again)
+        if not lane.usable and not again:
             return (self._refusals.no_capacity(request, self._board.endpoints),)
         if len(self._waiting) >= self._profile.settings.max_queue:
             full = self._refusals.queue_full(request, len(self._waiting), lane, now_s, len(self.ledger))
             return (full,)
         item = self._item(request, slo, lane)
         self._enqueue(item, lane)
-        self._admitted[request.id] = self._pricing.admission(lane, item, now_s)
+        if lane.usable:
+            self._admitted[request.id] = self._pricing.admission(lane, item, now_s)
         return self._run(self._board.beside(lane), now_s, new=item)
 
     def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
@@ -240,7 +243,7 @@ class LateScheduler:
         cold_s = self.predictor.reference_s(request.model, tokens)
         decode_s = output / max(1, request.n) * lane.step_s()
         by_s = slo.first_token_by_s(request.arrived_s, cold_s, decode_s)
-        wait_s = self._max_wait_s if slo is NO_PROMISE else slo.max_wait_s
+        wait_s = self._max_wait_s if slo is NO_PROMISE else min(slo.max_wait_s, self._max_wait_s)
         self._seq += 1
         item = Item(
             request=request,
@@ -256,9 +259,10 @@ class LateScheduler:
             key=(0, 0.0, self._seq),
         )
         self._pump.refresh(lane, item)
-        exposed_s = self._board.least_exposed_s(lane, tokens)
-        takes_s = item.work_s + exposed_s
-        item.latest_start_s = by_s - takes_s - self._pricing.margin_s(lane.stations[0], takes_s)
+        item.latest_start_s = by_s
+        if lane.usable:
+            takes_s = item.work_s + self._board.least_exposed_s(lane, tokens)
+            item.latest_start_s -= takes_s + self._pricing.margin_s(lane.stations[0], takes_s)
         item.key = self._pump.key(item)
         return item
 

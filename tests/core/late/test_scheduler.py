@@ -406,6 +406,23 @@ class TestRefusals:
         assert isinstance(reject, Reject)
         assert reject.http_status == 503
 
+    def test_one_whose_endpoint_failed_waits_for_another_with_those_who_waited(self):
+        deck = pair()
+        deck.ask("sent", 1000)
+        deck.ask("waits", 1000)
+        deck.finish("sent", End.FAILED, output_tokens=None)
+        deck.change("p0", ready=False)
+        deck.finish("waits", End.FAILED, output_tokens=None)
+        deck.ask("new", 1000)
+        deck.ask("again", 1000, avoid=("p0",), slo_class="chat")
+        assert [deck.decision(n) for n in ("new", "again")] == ["no:no-capacity", "wait"]
+        deck.change("p0", ready=True, incarnation="2")
+        assert deck.decision("again") == "->p0/d0"
+        deck.change("p0", ready=False)
+        deck.ask("last", 1000, avoid=("p0",))
+        deck.at(601.0)
+        assert deck.decision("last") == "no:queue-timeout"
+
     def test_a_full_queue_is_429(self):
         deck = pair(max_queue=2)
         for name in "abcd":
@@ -416,6 +433,14 @@ class TestRefusals:
         deck = pair()
         deck.ask("busy", 1000)
         deck.ask("a", 1000)
+        deck.at(601.0)
+        assert deck.decision("a") == "no:queue-timeout"
+
+    def test_no_class_may_wait_longer_than_anybody(self):
+        lazy = SloClass("lazy", unattainable=Unattainable.QUEUE, max_wait_s=9999.0)
+        deck = pair(classes={"lazy": lazy})
+        deck.ask("busy", 1000)
+        deck.ask("a", 1000, slo_class="lazy")
         deck.at(601.0)
         assert deck.decision("a") == "no:queue-timeout"
 
