@@ -92,13 +92,12 @@ class Pricing:
         added: Added | None = None,
         *,
         urgent: bool = False,
-        settle: bool = False,
     ) -> Pick | None:
         """The cheapest of the `free` stations; None if there is none now, or a busy one is worth waiting for.
 
         `claims` are seconds of prefill that requests ahead of this one wait to put on busy stations; such a
         wait adds to them. `added` is what policies say. `urgent`: a request that is late already is sent
-        wherever it costs least. `settle`: it has waited long enough for a busy one.
+        wherever it costs least.
         """
         avoid: Sequence[str] = item.request.avoid
         if avoid:
@@ -115,7 +114,7 @@ class Pricing:
         best = _first_of_cheapest(prices)
         if urgent:
             return Pick(lane, item, best, prices, added)
-        if self.settings.wait_for_warm and not settle and len(free) < len(lane.stations):
+        if self.settings.wait_for_warm and now_s < item.settles_s and len(free) < len(lane.stations):
             better = self._busy(lane, item, free, avoid, side, now_s, claims, added, best.cost_s)
             if better:
                 first = min(better, key=_cost)
@@ -232,12 +231,14 @@ class Pricing:
         added: Added | None,
     ) -> None:
         """A busy endpoint is worth waiting for: remembered, so as not to be worked out at each pump."""
+        item.passed_s = min(item.passed_s, now_s)
         station, rest_s = first.station, first.cost_s - first.wait_s
         claimed_s = claims.get(station.id, 0.0)
         claims[station.id] = claimed_s + first.work_s
         # From its end on, what is still to wait grows with the time that it is late.
         late_s = (best.cost_s - rest_s - claimed_s - station.foreign_s - OVERDUE_S) / OVERDUE_SHARE
-        until_s = max(now_s + RECHECK_S, station.ends_s + max(0.0, late_s))
+        until_s = min(item.settles_s, station.ends_s + max(0.0, late_s))
+        until_s = max(until_s, now_s + RECHECK_S)
         lane.recheck_s = min(lane.recheck_s, until_s)
         if added is None:
             item.waits_for = Wait(
@@ -264,6 +265,7 @@ class Pricing:
         if (
             station.idle
             or station.ends_s != wait.ends_s
+            or now_s >= item.settles_s
             or wait_s + wait.rest_s >= wait.otherwise_s
             or now_s + wait_s + wait.work_s + wait.exposed_s > item.first_token_by_s
             or (lane.freed != wait.freed and self._better_freed(lane, item, wait, wait_s + wait.rest_s))

@@ -12,7 +12,7 @@ from orchestrator.core.contracts import Order, PlannedOrder, Waiting
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.policies import Policies
 from orchestrator.core.late.pricing import Pick, Pricing
-from orchestrator.core.late.queue import Item, Key
+from orchestrator.core.late.queue import PATIENCE_S, Item, Key
 from orchestrator.core.late.station import Station
 from orchestrator.core.late.touched import Touched
 from orchestrator.core.lateprofile import LateProfile
@@ -28,10 +28,6 @@ UNIT_LOOKAHEAD = 64
 
 ASIDE = 4
 """Of the requests that policies left nowhere to go, so many are asked about anew at a time."""
-
-PATIENCE_S = 1.0
-"""A request that others have overtaken for so long, as no decode side had room for it, has room kept for it.
-It waits for a busy endpoint that holds its prefix no longer than that, or than its whole prefill takes."""
 
 Dispatch = Callable[[Pick, int], None]
 """Sends the picked request, in the unit of that number."""
@@ -125,13 +121,16 @@ class Pump:
             key = item.work_s
         return (int(item.slo.priority), key, item.key[2])
 
-    def refresh(self, lane: Lane, item: Item) -> None:
-        """Bring up to date what of an item's prompt is cached where, and with it its work and its place."""
+    def refresh(self, lane: Lane, item: Item) -> bool:
+        """Bring up to date what of an item's prompt is cached where, and with it its work and its place.
+
+        True: it has another place.
+        """
         if not lane.usable:
-            return
+            return False
         hashes = item.request.block_hashes
         if item.hits_at >= self._touched.changed(hashes):
-            return
+            return False
         item.hits_at = self._touched.count
         item.waits_for = None
         hits = self._prefix.hits(hashes)
@@ -144,14 +143,17 @@ class Pump:
             if station is not None:
                 work_s = min(work_s, station.curve.seconds(item.tokens, hit))
         if abs(work_s - item.work_s) <= 0.01 * item.work_s:
-            return
+            return False
         earlier = work_s > item.work_s
         item.latest_start_s += item.work_s - work_s
         item.work_s = work_s
-        if item.queued:
-            lane.move(item, self.key(item))
-            if earlier:
-                lane.deadlines.remind(item)
+        if not item.queued:
+            return False
+        before, key = item.key, self.key(item)
+        lane.move(item, key)
+        if earlier:
+            lane.deadlines.remind(item)
+        return key != before
 
     def _next(self, turn: Turn) -> Pick | None:
         lanes = tuple(turn.free)
@@ -180,10 +182,16 @@ class Pump:
         if self._plans is not None:
             heads = self._planned(self._plans, lanes, turn.now_s)
         else:
-            heads = _by_key(lanes, [lane.queue.head(self._settings.candidates) for lane in lanes])
+            heads = _by_key(lanes, [self._heads(lane) for lane in lanes])
         for lane, item in heads:
             if item not in asked:
                 yield lane, item
+
+    def _heads(self, lane: Lane) -> Sequence[Item]:
+        """The head of a lane's queue, each where it belongs now."""
+        heads = lane.queue.head(self._settings.candidates)
+        moved = [item for item in heads if self.refresh(lane, item)]
+        return lane.queue.head(self._settings.candidates) if moved else heads
 
     def _planned(self, order: PlannedOrder, lanes: Sequence[Lane], now_s: float) -> list[tuple[Lane, Item]]:
         """The head of the plan; what it leaves out follows it, so that nobody waits for ever."""
@@ -240,27 +248,27 @@ class Pump:
         free, now_s = turn.free[lane], turn.now_s
         turn.skipped.append(item)
         self.refresh(lane, item)
-        passed_s = now_s - item.passed_s
-        settle = passed_s > max(PATIENCE_S, item.cold_s)
-        if not item.late and not settle and self._pricing.still_waits(lane, item, now_s, turn.claims):
+        if not item.late and self._pricing.still_waits(lane, item, now_s, turn.claims):
             return None
-        if turn.new is not None and turn.new is not item:
+        starved = (
+            lane.keeps is None
+            and now_s - item.passed_s > PATIENCE_S
+            and item.slo.priority is not Priority.BATCH
+        )
+        if turn.new is not None and turn.new is not item and not starved:
             return None
         added = self._policies.added(lane, item, now_s)
         if added is not None and len(added.filtered) >= len(lane.stations):
             lane.put_aside(item)
             return None
-        pick = self._pricing.pick(
-            lane, item, free, now_s, turn.claims, added, urgent=item.late, settle=settle
-        )
+        pick = self._pricing.pick(lane, item, free, now_s, turn.claims, added, urgent=item.late)
         if pick is not None:
             turn.skipped.pop()
             return pick
         lane.blocked |= item.waits_for is None
-        if passed_s > PATIENCE_S and lane.keeps is None and item.slo.priority is not Priority.BATCH:
-            side = self._pricing.to_keep_room(lane, item)
-            if side is not None:
-                lane.keep_room(item, side)
+        side = self._pricing.to_keep_room(lane, item) if starved else None
+        if side is not None:
+            lane.keep_room(item, side)
         return None
 
     def _shut_out(self, lane: Lane, item: Item, now_s: float) -> bool:

@@ -19,6 +19,10 @@ Key = tuple[int, float, int]
 CHUNK = 512
 """Items of a queue that are kept side by side; more are split in two."""
 
+PATIENCE_S = 1.0
+"""A request that others have overtaken for so long, as no decode side had room for it, has room kept for it.
+It waits for a busy endpoint that holds its prefix no longer than that, or than its whole prefill takes."""
+
 SWEEP = 256
 """So many reminders are kept without asking whether their items still wait."""
 
@@ -48,8 +52,9 @@ class Item(Waiting):
     `tokens` is the length of its prompt, `hits` the tokens of it that each endpoint is believed to hold
     (those that hold some, who holds most first), as the prefix index was at `hits_at`. `output_tokens` is
     what it is expected to produce, `expires_s` when it ends whatever was promised. `late`: it missed its
-    latest start and was kept. `passed_s` is when a request behind it first went while it found no room, or
-    waited for an endpoint that holds its prefix; inf: none did. `queued`: it waits in a lane.
+    latest start and was kept. `passed_s` is when a request behind it first went though it could not, or it
+    first waited for an endpoint that holds its prefix though another was free; inf: neither. `queued`: it
+    waits in a lane.
     """
 
     slo: SloClass = NO_PROMISE
@@ -64,6 +69,11 @@ class Item(Waiting):
     waits_for: Wait | None = None
     queued: bool = False
     passed_s: float = inf
+
+    @property
+    def settles_s(self) -> float:
+        """From when on it waits for no busy endpoint; inf: it does not yet."""
+        return self.passed_s + max(PATIENCE_S, self.cold_s)
 
     @property
     def due_s(self) -> float | None:

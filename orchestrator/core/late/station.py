@@ -22,6 +22,10 @@ POLL_MOST_S = 1.0
 """An endpoint that should be done is asked after 20 ms, then twice as late each time, up to a second."""
 
 
+POLLS = 10
+"""More than that are not counted: one that hangs is asked for hours."""
+
+
 @dataclass(slots=True, eq=False)
 class Running:
     """One prompt being computed: in which unit, since when, for how long by prediction.
@@ -167,7 +171,7 @@ class Station:
 
     def polled(self, now_s: float) -> None:
         """It has just been asked whether it is done: when to ask again."""
-        self.polls += 1
+        self.polls = min(self.polls + 1, POLLS)
         self.poll_at_s = now_s + min(POLL_MOST_S, POLL_FIRST_S * 2**self.polls)
 
 
