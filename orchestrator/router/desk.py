@@ -9,11 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.clock import Clock
-from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Scheduler
+from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Scheduler, Spent
 from orchestrator.core.types import LegEvent, Outcome, RequestView, Snapshot
-from orchestrator.errors import NoCapacity, Overloaded, RequestError
+from orchestrator.errors import LegFailed, NoCapacity, Overloaded, RequestError
 
 log = logging.getLogger(__name__)
+
+EXPIRED = "handoff-expired"
+"""The reason of a Spent whose prefill could still be fetched: nobody had room for it."""
 
 Told = Callable[[Decision], None]
 """Hears the decision on one request; raises nothing."""
@@ -23,6 +26,13 @@ def refusal(decision: Reject) -> RequestError:
     """The error that a Reject becomes."""
     kind = NoCapacity if decision.http_status == NoCapacity.http_status else Overloaded
     return kind(decision.message, reason=decision.reason, retry_after_s=decision.retry_after_s)
+
+
+def given_up(decision: Spent) -> RequestError:
+    """The error that a Spent becomes if the request is not tried again."""
+    expired = decision.reason == EXPIRED
+    message = "no decode endpoint had room in time" if expired else "prefill has lost what it had computed"
+    return LegFailed(message, reason=decision.reason)
 
 
 class Desk:

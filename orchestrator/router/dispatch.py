@@ -7,14 +7,14 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
-from orchestrator.core.contracts import Assign, Bind, Decision, Reject
+from orchestrator.core.contracts import Assign, Bind, Decision, Reject, Spent
 from orchestrator.core.slo import SloClass
 from orchestrator.core.tenants import Tenants
 from orchestrator.core.types import End, Outcome, PathKind, RequestView
 from orchestrator.errors import NoCapacity, Overloaded, RequestError
 from orchestrator.router import handover, intake, replies
 from orchestrator.router.budget import RetryBudget
-from orchestrator.router.desk import Desk, refusal
+from orchestrator.router.desk import Desk, given_up, refusal
 from orchestrator.router.forward import Unit
 from orchestrator.router.intake import Ask
 from orchestrator.router.offers import Offers, Registry
@@ -174,9 +174,10 @@ class Life(Record):
         if unit is None:
             return
         try:
-            if not isinstance(decision, Bind):
-                unit.unbound()
+            if isinstance(decision, Spent):
+                unit.unbound(given_up(decision))
                 return
+            assert isinstance(decision, Bind)
             decode = self._home.registry.get(decision.route.decode)
             self.bind, self.route = decision, decision.route
             if decode is None:

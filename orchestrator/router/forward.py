@@ -268,10 +268,10 @@ class Unit:
                 return
         self._go_on()
 
-    def unbound(self) -> None:
+    def unbound(self, why: RequestError) -> None:
         """Nobody took the finished prefill in time: the attempt is over, and has given the client nothing."""
         self.safe_to_repeat = True
-        self._fail(LegFailed("no decode endpoint had room in time", reason="handoff-expired"), None)
+        self._fail(why, None)
         self._go_on()
 
     def _follow(self, call: Call, body: bytes) -> bool:

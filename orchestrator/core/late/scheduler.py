@@ -383,7 +383,7 @@ class LateScheduler:
         for endpoint in snapshot.endpoints:
             if self._incarnations.get(endpoint.id, endpoint.incarnation) != endpoint.incarnation:
                 self.prefix.drop(endpoint.id)
-                self._tracking.restarted(endpoint.id)
+                self._tracking.restarted(endpoint.id, self._out)
             total = endpoint.kv_total_tokens
             self.prefix.resize(endpoint.id, None if total is None else total // self._block_tokens)
         incarnations = {e.id: e.incarnation for e in snapshot.endpoints}

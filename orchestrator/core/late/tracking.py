@@ -24,6 +24,9 @@ DEFAULT_LEASE_S = 30.0
 HOLD_SHARE = 0.5
 """Of a lease, how much may pass before the decode side is bound: the other half is for fetching."""
 
+LOST = "handoff-lost"
+"""Why a held hand-off is given up whose prefill is another process now."""
+
 TRANSFERRED = "transferred"
 """The fact `prefill_answers` of an endpoint that answers only when the KV is fetched; else `computed`."""
 
@@ -149,11 +152,15 @@ class Tracking:
                     # When it ended is known to a poll's width only: nothing to learn a curve from.
                     self._computed(live, now_s)
 
-    def restarted(self, endpoint_id: str) -> None:
+    def restarted(self, endpoint_id: str, out: list[Decision]) -> None:
         """A new process is behind an endpoint: whatever the old one computed is gone."""
         station = self._board.stations.get(endpoint_id)
         if station is not None:
             station.clear()
+        for request_id, live in list(self._held.items()):
+            if live.route.prefill == endpoint_id:
+                del self._held[request_id]
+                out.append(Spent(request_id, LOST))
 
     def to_new_lanes(self) -> None:
         """The lanes are others than before: whoever is on its way belongs to one of these."""

@@ -1,5 +1,6 @@
 """The late scheduler through its port: one prefill at a time, who goes next, who waits, who is refused."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -338,6 +339,22 @@ class TestLateBinding:
         assert isinstance(deck.made["a"][-1], Spent)
         deck.finish("a", End.FAILED)
         assert deck.scheduler.ledger.inflight("p0") == Inflight()
+
+    def test_what_is_held_is_lost_with_the_process_that_computed_it(self):
+        deck = self.deck()
+        deck.ask("a", 6000)
+        full = Load(0.0, running=1, kv_used_tokens=9000, kv_total_tokens=10_000)
+        deck.observe(deck.endpoints[0], *(replace(e, load=full) for e in deck.endpoints[1:]))
+        deck.prefilled("a")
+        deck.change("p0", ready=False)
+        assert len(deck.made["a"]) == 1
+        deck.change("p0", ready=True, incarnation="2")
+        spent = deck.made["a"][-1]
+        assert isinstance(spent, Spent)
+        assert spent.reason == "handoff-lost"
+        deck.finish("a", End.FAILED)
+        deck.at(99.0)
+        assert deck.made["a"][-1] is spent
 
     def test_what_is_prefilled_and_not_bound_counts_against_the_room_there_is(self):
         deck = self.deck(total=7000)
