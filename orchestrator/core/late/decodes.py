@@ -11,8 +11,9 @@ from orchestrator.core.inflight import Ledger, Sums
 from orchestrator.core.prediction import Step
 from orchestrator.core.types import Endpoint
 
-SAME = 0.02
-"""Steps within 2 % of each other are the same: predictions are not better than that."""
+SAME, SAME_S = 0.02, 0.0005
+"""Steps within 2 % and 0.5 ms of each other are the same: predictions are not better than that, and the side
+that is never used is never measured again."""
 
 NO_ROOM, GAPS, AVOIDED = "memory", "gap-promise", "failed-before"
 """Why a side is not taken: its KV memory, a gap promised to somebody there or to the request, or that an
@@ -108,8 +109,9 @@ class Decodes:
     ) -> DecodeSide | None:
         """Who would decode a request of `tokens` KV tokens fastest, among those that have room; None: nobody.
 
-        A side is passed over when its step would break a gap promise, `bound_s` or one to those it has;
-        if every one with room would, the request has to wait. `avoid` are taken only where there are no
+        Of equals, the one with the smallest batch, then the one used longest ago. A side is passed over when
+        its step would break a gap promise, `bound_s` or one to those it has; if every one with room would,
+        the request has to wait. `avoid` are taken only where there are no
         others at all. `who` asks: room kept for others is none (None: it is).
         """
         self._refresh()
@@ -124,8 +126,8 @@ class Decodes:
             if side.room(who) < tokens or name in avoid or side.breaks_gaps(tokens, bound_s):
                 continue
             if found is None:
-                found, enough_s = side, step_s * (1.0 + SAME)
-            elif side.used < found.used:
+                found, enough_s = side, step_s * (1.0 + SAME) + SAME_S
+            elif (side.batch, side.used) < (found.batch, found.used):
                 found = side
         return found
 
