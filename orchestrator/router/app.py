@@ -123,6 +123,11 @@ class RouterApp:
         return self._desk.waiting
 
     @property
+    def road(self) -> road.Road:
+        """What units of legs share."""
+        return self._dispatch.road
+
+    @property
     def rooms(self) -> Rooms:
         """The rooms of requests under way."""
         return self._dispatch.rooms

@@ -91,7 +91,9 @@ class Desk:
 
     def progress(self, event: LegEvent) -> None:
         """Tell of a leg's progress."""
-        self._deliver(self._scheduler.progress(event, event.at_s))
+        decisions = self._scheduler.progress(event, event.at_s)
+        if decisions or self._scheduler.due_s() != self._due_s:
+            self._deliver(decisions)
 
     def finish(self, outcome: Outcome) -> None:
         """The request, or one attempt at it, is over."""

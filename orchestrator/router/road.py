@@ -49,6 +49,10 @@ PROGRESS = frozenset(("sent", "first_token", "done", "failed"))
 """All that a `LegEvent` may tell."""
 
 
+MAX_HEADS = 512
+"""Heads of requests to engines that are kept. Some engines are told a request's id in a header."""
+
+
 @dataclass(frozen=True, slots=True)
 class Road:
     """What every unit shares.
@@ -73,15 +77,23 @@ class Road:
     key: str | None
     heeds: frozenset[str] = PROGRESS
     connects: set[asyncio.Task[None]] = field(default_factory=set)
-    _heads: dict[tuple[str, str], str] = field(default_factory=dict)
+    _heads: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = field(default_factory=dict)
 
     def head(self, place: Place, leg: Leg) -> bytes:
         """The head of the request that starts `leg` at `place`."""
-        head = self._heads.get((place.authority, leg.path))
+        key = (place.authority, leg.path, leg.headers)
+        head = self._heads.get(key)
         if head is None:
-            key = "" if self.key is None else f"authorization: Bearer {self.key}\r\n"
-            head = f"POST {leg.path} HTTP/1.1\r\nhost: {place.authority}\r\n{key}"
-            self._heads[place.authority, leg.path] = head
+            if len(self._heads) >= MAX_HEADS:
+                self._heads.clear()
+            head = self._heads[key] = self._begin(place, leg)
+        return b"%b%d\r\n\r\n" % (head, sum(map(len, leg.body)))
+
+    def _begin(self, place: Place, leg: Leg) -> bytes:
+        """A head but for the length, which is all that differs where headers name no request."""
+        head = f"POST {leg.path} HTTP/1.1\r\nhost: {place.authority}\r\n"
         for name, value in leg.headers:
             head += f"{name}: {value}\r\n"
-        return f"{head}content-length: {sum(map(len, leg.body))}\r\n\r\n".encode("latin-1")
+        if self.key is not None:
+            head += f"authorization: Bearer {self.key}\r\n"
+        return f"{head}content-length: ".encode("latin-1")

@@ -69,10 +69,11 @@ class Pool:
     def take(self, host: str, port: int) -> Connection | None:
         """An idle connection that is fit for reuse, or None: then `acquire` makes one."""
         idle = self._idle.get((host, port))
+        now_s = self.loop.time()
         while idle:
             connection, _ = idle.popitem()
             self.stats.idle -= 1
-            if connection.stale(self.loop.time()):
+            if connection.stale(now_s):
                 connection.abort()
                 continue
             connection.reused = True
