@@ -156,13 +156,12 @@ class NotYet:
 class Leg:
     """One engine call of a request.
 
-    `body` is written piece by piece, unjoined, so that the client's bytes are never copied. `relay`: its
-    answer is the client's; the others are read to the end for the hand-off. `engine_id` is the id the
-    engine knows it by (`<request_id>-<p|d|e><attempt>[.item]`). `headers` are complete but for
-    Host, Content-Length and Authorization. `stream`: the answer is expected as server-sent events.
-    `owed`: the relayed leg of the same hand-off waits for what this one does, and longer than anybody wants
-    to if it is closed: given up while both run, it is read to its end. `release` makes the call, to this
-    leg's endpoint, that frees what earlier legs hold for this one if it is never sent.
+    `body` is written in pieces, so that the client's bytes are not copied. `relay`: its answer is the client's;
+    the others are read for the hand-off. `engine_id` is the id the engine knows it by
+    (`<request_id>-<p|d|e><attempt>[.item]`). `headers` lack Host, Content-Length and Authorization. `stream`:
+    its answer should be server-sent events. `owed`: the relayed leg waits for this one, far too long if it is
+    closed: given up while both run, it is read to its end. `release` makes the call to `endpoint` that frees
+    what earlier legs hold for this one, if it is never sent.
     """
 
     kind: LegKind
@@ -217,11 +216,8 @@ class HandoffRequest:
     headers: tuple[tuple[str, str], ...] = ()
 
     def engine_id(self, kind: LegKind) -> str:
-        """The id an engine knows the leg of `kind` by.
-
-        An item has four digits, so that no id is the beginning of another: SGLang aborts every request
-        whose id *begins* with the one it is told.
-        """
+        """The id an engine knows the leg of `kind` by; none begins like another, as SGLang aborts every
+        request whose id *begins* with the one it is told."""
         suffix = "" if self.item is None else f".{self.item:04d}"
         return f"{self.request_id}-{kind[0]}{self.attempt}{suffix}"
 

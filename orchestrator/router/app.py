@@ -123,7 +123,7 @@ class RouterApp:
         return self._desk.waiting
 
     @property
-    def road(self) -> road.Road:
+    def shared(self) -> road.Road:
         """What units of legs share."""
         return self._dispatch.road
 

@@ -50,7 +50,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 @pytest.fixture
 def road(rig: Rig) -> Road:
-    return rig.app.road
+    return rig.app.shared
 
 
 def test_idle_ones_up_to_the_first_that_is_missing(road: Road) -> None:
