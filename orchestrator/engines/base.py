@@ -156,7 +156,7 @@ class NotYet:
 class Leg:
     """One engine call of a request.
 
-    `body` is written in pieces, so that the client's bytes are not copied. `relay`: its answer is the client's;
+    `body` is written in pieces: the client's bytes are not copied. `relay`: its answer is the client's;
     the others are read for the hand-off. `engine_id` is the id the engine knows it by
     (`<request_id>-<p|d|e><attempt>[.item]`). `headers` lack Host, Content-Length and Authorization. `stream`:
     its answer should be server-sent events. `owed`: the relayed leg waits for this one, far too long if it is
