@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 
@@ -30,7 +31,7 @@ class TokenMemory:
         self.used = 0
         self._most = (tokens if cache_tokens is None else cache_tokens) // block_tokens
         self._refs: dict[int, int] = {}
-        self._lru: dict[int, None] = {}
+        self._lru: OrderedDict[int, None] = OrderedDict()
 
     @property
     def available(self) -> int:
@@ -111,7 +112,7 @@ class TokenMemory:
                     freed += 1
             self.used -= freed * block
             while len(lru) > self._most:
-                del lru[next(iter(lru))]
+                lru.popitem(last=False)
         held.shared = []
         held.private = 0
 
@@ -119,5 +120,5 @@ class TokenMemory:
         over = self.used + len(self._lru) * self.block_tokens - self.tokens
         lru = self._lru
         while over > 0:
-            del lru[next(iter(lru))]
+            lru.popitem(last=False)
             over -= self.block_tokens
