@@ -111,6 +111,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--error", type=float, default=0.0, help="sigma of each request's predicted work (late only)"
     )
     p.add_argument(
+        "--predictor",
+        default="told",
+        help="`told` knows the engines' launch profile and learns nothing; `stages` is the router's",
+    )
+    p.add_argument(
         "--base", type=float, default=None, help="rate whose double is overload (default: measured)"
     )
     p.add_argument("--start", type=float, default=None, help="rate at which each search for c90 begins")
