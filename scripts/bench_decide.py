@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from random import Random
@@ -166,7 +165,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     args = parser.parse_args()
-    cases = CASES
+    cases: Sequence[tuple[int, int]] = CASES
     if args.case:
         try:
             cases = tuple((int(e), int(w)) for e, w in (case.split(",") for case in args.case))
@@ -179,4 +178,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

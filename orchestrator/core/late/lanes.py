@@ -171,7 +171,7 @@ class Lane:
             yield self.idle[name]
 
     def first_end_s(self) -> float:
-        """When the first of its busy stations should be free; inf: none is busy."""
+        """When the first of its busy stations should be free; inf: none that is not overdue."""
         ends = self._ends
         while ends and (not ends[0][2].units or ends[0][2].ends_s != ends[0][0]):
             heapq.heappop(ends)

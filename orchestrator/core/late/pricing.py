@@ -8,12 +8,14 @@ from itertools import islice
 from math import inf
 
 from orchestrator.core.inflight import Ledger
+from orchestrator.core.late import waits
 from orchestrator.core.late.board import Board
 from orchestrator.core.late.decodes import DecodeSide
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.policies import Added
 from orchestrator.core.late.queue import Item, Wait
-from orchestrator.core.late.station import OVERDUE_S, OVERDUE_SHARE, Station
+from orchestrator.core.late.station import Station
+from orchestrator.core.late.waits import RECHECK_S
 from orchestrator.core.lateprofile import LateSettings
 from orchestrator.core.prediction import Predictor
 from orchestrator.core.types import Prediction
@@ -26,9 +28,6 @@ FEW = 16
 
 HOLDERS = 8
 """Of many free stations that hold part of a prompt, so many of those that hold most are priced."""
-
-RECHECK_S = 0.001
-"""Whether a wait is still worth it is asked by the clock no more often than that."""
 
 SAMPLE = 4
 """Of many free stations that hold nothing of a prompt, so many of those longest idle are priced, and as many
@@ -78,6 +77,8 @@ class Pricing:
 
     def __init__(self, board: Board, ledger: Ledger, predictor: Predictor, settings: LateSettings) -> None:
         self.settings = settings
+        self._own = 1.0 + settings.others
+        """What a second of its prefill costs a request, and those who wait for the machine."""
         self._board = board
         self._ledger = ledger
         self._predictor = predictor
@@ -119,7 +120,11 @@ class Pricing:
             if better:
                 first = min(better, key=_cost)
                 if first.cost_s < best.cost_s and not first.late_s:
-                    self._wait_for(lane, item, first, best, now_s, claims, added)
+                    rest_s = first.cost_s - first.wait_s
+                    wait = Wait(
+                        first.station, 0.0, rest_s, first.work_s, first.exposed_s, best.cost_s, lane.freed
+                    )
+                    waits.begin(lane, item, wait, now_s, claims, keep=added is None)
                     return None
                 prices += better
         if best.late_s or not self._spares(lane, best.work_s, now_s):
@@ -193,7 +198,7 @@ class Pricing:
     ) -> list[Price]:
         """The prices of the busy stations that may cost less than `most_s`."""
         few: Iterable[Station] = lane.stations
-        own = 1.0 + self.settings.others
+        own = self._own
         if len(lane.stations) > FEW:
             few = dict.fromkeys((*lane.ranked[:SAMPLE], *self._holders(lane, item, most_s / own)))
         prices = []
@@ -220,69 +225,9 @@ class Pricing:
             if station is not None:
                 yield station
 
-    def _wait_for(
-        self,
-        lane: Lane,
-        item: Item,
-        first: Price,
-        best: Price,
-        now_s: float,
-        claims: dict[str, float],
-        added: Added | None,
-    ) -> None:
-        """A busy endpoint is worth waiting for: remembered, so as not to be worked out at each pump."""
-        item.passed_s = min(item.passed_s, now_s)
-        station, rest_s = first.station, first.cost_s - first.wait_s
-        claimed_s = claims.get(station.id, 0.0)
-        claims[station.id] = claimed_s + first.work_s
-        # From its end on, what is still to wait grows with the time that it is late.
-        late_s = (best.cost_s - rest_s - claimed_s - station.foreign_s - OVERDUE_S) / OVERDUE_SHARE
-        until_s = min(item.settles_s, station.ends_s + max(0.0, late_s))
-        until_s = max(until_s, now_s + RECHECK_S)
-        lane.recheck_s = min(lane.recheck_s, until_s)
-        if added is None:
-            item.waits_for = Wait(
-                station,
-                station.ends_s,
-                rest_s,
-                first.work_s,
-                first.exposed_s,
-                best.cost_s,
-                lane.freed,
-                until_s,
-            )
-
     def still_waits(self, lane: Lane, item: Item, now_s: float, claims: dict[str, float]) -> bool:
-        """Whether it is still worth waiting for the busy endpoint that the item waited for last.
-
-        True while that one has not changed, and nobody has become free since who could be cheaper.
-        """
-        wait = item.waits_for
-        if wait is None:
-            return False
-        station = wait.station
-        wait_s = station.wait_s(now_s) + claims.get(station.id, 0.0)
-        if (
-            station.idle
-            or station.ends_s != wait.ends_s
-            or now_s >= item.settles_s
-            or wait_s + wait.rest_s >= wait.otherwise_s
-            or now_s + wait_s + wait.work_s + wait.exposed_s > item.first_token_by_s
-            or (lane.freed != wait.freed and self._better_freed(lane, item, wait, wait_s + wait.rest_s))
-        ):
-            item.waits_for = None
-            return False
-        claims[station.id] = claims.get(station.id, 0.0) + wait.work_s
-        lane.recheck_s = min(lane.recheck_s, max(now_s + RECHECK_S, wait.until_s))
-        return True
-
-    def _better_freed(self, lane: Lane, item: Item, wait: Wait, most_s: float) -> bool:
-        own = 1.0 + self.settings.others
-        for station in lane.freed_since(wait.freed):
-            if own * station.curve.seconds(item.tokens, item.hits.get(station.id, 0)) < most_s:
-                return True
-        wait.freed = lane.freed
-        return False
+        """Whether it is still worth waiting for the busy endpoint that the item waited for last."""
+        return item.waits_for is not None and waits.goes_on(lane, item, now_s, claims, self._own)
 
     def _price(
         self,

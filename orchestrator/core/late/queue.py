@@ -32,7 +32,7 @@ class Wait:
     """A busy station that a request rather waits for than go elsewhere at `otherwise_s`.
 
     `rest_s` is what it costs beside the wait; `ends_s` when it was to be free as this was worked out, and
-    `freed` how many had become free by then. The wait is worth it until `until_s`, unless something happens.
+    `freed` how often any had become free by then.
     """
 
     station: Station
@@ -42,7 +42,6 @@ class Wait:
     exposed_s: float
     otherwise_s: float
     freed: int
-    until_s: float
 
 
 @dataclass(slots=True, eq=False)

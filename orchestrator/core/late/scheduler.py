@@ -212,9 +212,8 @@ class LateScheduler:
         self.predictor.observe(snapshot, now_s)
         self.ledger.observe(snapshot.endpoints)
         if self._board.observe(self.ledger.snapshot(now_s).endpoints):
-            self._touched.all()
             for item, _ in list(self._waiting.values()):
-                item.waits_for, item.passed_s = None, inf
+                item.waits_for, item.passed_s, item.hits_at = None, inf, -1
                 self._enqueue(item, self._board.lane(kind(item), keep=True))
             self._tracking.to_new_lanes()
         self._tracking.observe(now_s, self._out)
