@@ -41,7 +41,7 @@ from orchestrator.core.duration import parse_duration
 from orchestrator.core.slo import SloClass, Target
 from orchestrator.errors import PdctlError
 from orchestrator.router.view import BLOCK_BYTES, BYTES_PER_TOKEN
-from orchestrator.sim.replay.life import Run
+from orchestrator.sim.replay.life import Life, Run
 from orchestrator.sim.replay.loading import load
 from orchestrator.sim.replay.planned import fleet_of
 from orchestrator.sim.replay.player import Client, Player, Server
@@ -143,7 +143,7 @@ def deployed(topology: Path, chosen: Sequence[str]) -> Iterator[None]:
         raise PdctlError("the deployment did not come up", reason="launch-failed") from error
     finally:
         # In a session of its own: an impatient second Ctrl-C is for us, and must not end the clearing up.
-        down: list[str | Path] = [PDCTL, "down", topology, *words]
+        down: list[str | Path] = [PDCTL, "down", topology, "--force", *words]
         subprocess.run(down, check=False, start_new_session=True, stderr=subprocess.DEVNULL, timeout=DOWN_S)
 
 
@@ -303,13 +303,18 @@ def report(
     }  # fmt: skip
 
 
-def compared(args: argparse.Namespace, chosen: Sequence[str]) -> dict[str, Any]:
-    """Play it live, replay it, print both."""
+def prepared(args: argparse.Namespace, chosen: Sequence[str]) -> tuple[Plan, Trials, float]:
+    """The plan that is to run, its replay, and by what the trace's times are divided."""
     plan = load_plan(args.topology, list(chosen), ask_versions=False)
     assert plan.router is not None
     trace = offered(args, plan.router)
-    factor = factor_of(args.rate, trace) * args.speed
-    one = trials_of(args, plan, trace)
+    return plan, trials_of(args, plan, trace), factor_of(args.rate, trace) * args.speed
+
+
+def compared(
+    args: argparse.Namespace, chosen: Sequence[str], plan: Plan, one: Trials, factor: float
+) -> dict[str, Any]:
+    """Play it live, replay it, print both."""
     gauge, load_before = Gauge(args, plan, chosen), os.getloadavg()[0]
     run, client = play(args, one.requests, server_of(args, plan), factor)
     cpu_s, router_lag_s = gauge.since()
@@ -324,12 +329,27 @@ def compared(args: argparse.Namespace, chosen: Sequence[str]) -> dict[str, Any]:
         os.cpu_count() or 1, load_before, client.cpu_s / wall_s, cores("router"), cores("engines"),
         quantile(sorted(client.sent_late_s), 0.99), quantile(sorted(client.woke_late_s), 0.99), router_lag_s,
     )  # fmt: skip
+    trace = one.requests.trace
     most = ceiling(trace.entries, trace.block_tokens)[0] if trace.block_tokens else 0
+    runs = {"live": run, "replay": one.run(factor)}
     live, replayed = (
         slowed(summarize(one.name, each, one.targets, one.timing, {}, most), args.speed)
-        for each in (run, one.run(factor))
+        for each in runs.values()
     )
-    return report(args, one, live, replayed, known, machine)
+    told = report(args, one, live, replayed, known, machine)
+    lives = {name: [by_request(life, args.speed) for life in each.lives] for name, each in runs.items()}
+    return {**told, "requests": lives}
+
+
+def by_request(life: Life, speed: float) -> dict[str, Any]:
+    """What became of one request, in the engines' time."""
+    ttft_s, tpot_s = life.ttft_s, life.tpot_s
+    return {
+        "at_s": life.view.arrived_s * speed, "prompt_tokens": life.view.prompt_tokens,
+        "output_tokens": life.output_tokens, "cached_tokens": life.cached_tokens, "refused": life.refused,
+        "ttft_s": None if ttft_s is None else ttft_s * speed,
+        "tpot_s": None if tpot_s is None else tpot_s * speed,
+    }  # fmt: skip
 
 
 def within(told: Mapping[str, Any], percent: float) -> bool:
@@ -354,6 +374,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
                    "as real engines, instead of bringing one up; its targets are as written")  # fmt: skip
     p.add_argument("--latency", default="1ms", help="of the replay: one way between router and engines, real")
     p.add_argument("--seed", type=int, default=0, help="of the replay's ties")
+    p.add_argument("--state", type=Path, default=None, help="state directory, kept for `pdctl explain` "
+                   "(default: one that is thrown away)")  # fmt: skip
     p.add_argument("--json", type=Path, default=None, help="also write all figures here")
     p.add_argument("--within", type=float, default=None, metavar="PERCENT",
                    help="exit with 1 if attainment or mean TTFT are further apart")  # fmt: skip
@@ -368,14 +390,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it; 0 when there is something to compare, 130 after Ctrl-C."""
     args = parse(argv)
-    scratch = Path(tempfile.mkdtemp(prefix="pdctl-live-"))
+    scratch = None if args.state else Path(tempfile.mkdtemp(prefix="pdctl-live-"))
+    state = args.state.absolute() if scratch is None else scratch / "state"
     try:
         if args.url:
-            told = compared(args, args.set or [])
+            chosen = args.set or []
+            told = compared(args, chosen, *prepared(args, chosen))
         else:
-            chosen = placed(args.topology, [*settings(args), f"state_dir={scratch / 'state'}"])
+            chosen = placed(args.topology, [*settings(args), f"state_dir={state}"])
+            ready = prepared(args, chosen)
             with deployed(args.topology, chosen):
-                told = compared(args, chosen)
+                told = compared(args, chosen, *ready)
     except PdctlError as error:
         show_error(error)
         return 2
@@ -383,7 +408,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         err.print("interrupted")
         return 130
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
     if args.json is not None:
         args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return 0 if args.within is None or within(told, args.within) else 1
