@@ -31,8 +31,9 @@ from policies.orders.uncached_shortest import UncachedShortest
 CASES = ((4, 0), (64, 0), (64, 1_000), (64, 10_000), (1_000, 1_000))
 """Endpoints, a quarter of which decode, and requests that wait."""
 
-CALLS = ("submit", "prefill done", "first token", "finish", "all")
-"""What is timed: each with the `due_s` that a shell asks after it; `all` is a request's four together."""
+CALLS = ("submit", "prefill done", "first token", "finish", "all", "dispatch")
+"""What is timed: each with the `due_s` that a shell asks after it; `all` is a request's four together, and
+`dispatch` what one that sends requests takes for each of them."""
 
 PREFIXES, BLOCKS = 50, 250
 """Prompts begin like one of so many documents of so many blocks of 128 tokens, and go on by themselves."""
@@ -56,6 +57,8 @@ class Fleet:
         self.running: list[tuple[str, Route]] = []
         self.now_s = 0.0
         self.asked = 0
+        self.sent: list[tuple[int, int]] = []
+        """(wall, CPU) nanoseconds of a call for each request that it sent."""
         for _ in range(waiting + self.prefill):
             self.take(self.scheduler.submit(self.request(), self.now_s))
 
@@ -101,7 +104,11 @@ class Fleet:
         decisions = call()
         self.scheduler.due_s()
         cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+        before = len(self.running)
         self.take(decisions)
+        sent = len(self.running) - before
+        if sent:
+            self.sent += [(wall // sent, cpu // sent)] * sent
         return wall, cpu
 
 
@@ -112,14 +119,17 @@ def measure(endpoints: int, waiting: int, seconds: float) -> dict[str, object]:
         load.turn()
     gc.collect()
     gc.freeze()
+    load.sent.clear()
     turns = []
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         turns.append(load.turn())
     gc.unfreeze()
+    timed = [*map(list, zip(*turns, strict=True))]
+    timed.append([(sum(w for w, _ in turn), sum(c for _, c in turn)) for turn in turns])
+    timed.append(load.sent)
     calls = {}
-    for number, name in enumerate(CALLS):
-        spent = [turn[number] if number < 4 else tuple(map(sum, zip(*turn, strict=True))) for turn in turns]
+    for name, spent in zip(CALLS, timed, strict=True):
         calls[name] = {
             f"{clock}_{quantile}_us": round(_quantile([one[which] for one in spent], share) / 1e3, 1)
             for which, clock in enumerate(("wall", "cpu"))

@@ -37,14 +37,17 @@ Dispatch = Callable[[Pick, int], None]
 class Turn:
     """One look at the free stations of each lane, and what it has found so far.
 
-    `claims` are the seconds that those ahead wait to put on busy stations, `skipped` those that could not go.
-    `new`: nothing has changed but that this request came, so that no other can go.
+    `claims` are the seconds that those ahead wait to put on busy stations, `skipped` those ahead that could
+    not go. `asked` are all that could not: what is sent leaves less to them. `new`: nothing has changed but
+    that this request came, so that no other can go.
     """
 
     now_s: float
     free: dict[Lane, Sequence[Station]] = field(default_factory=dict)
     claims: dict[str, float] = field(default_factory=dict)
+    batch_claims: dict[str, float] = field(default_factory=dict)
     skipped: list[Item] = field(default_factory=list)
+    asked: set[Item] = field(default_factory=set)
     new: Item | None = None
 
 
@@ -88,8 +91,9 @@ class Pump:
                 lane.blocked, lane.recheck_s = False, inf
             if ahead > 0.0 and lane.waiting:
                 near.update(dict.fromkeys(lane.nearly_free(now_s, ahead, short)))
+        turn = Turn(now_s, new=new)
         while True:
-            turn = Turn(now_s, new=new)
+            turn.free.clear()
             for lane in lanes:
                 if lane.waiting:
                     free = [*lane.idle.values(), *(s for s in near if lane.station(s.id) is s)]
@@ -108,6 +112,8 @@ class Pump:
             if new is not None:
                 return
             near.pop(station, None)
+            if self._plans is not None:
+                turn = Turn(now_s)
 
     def key(self, item: Item) -> Key:
         """Where an item stands in the queue: by priority, then as the order has it, then by arrival."""
@@ -158,7 +164,7 @@ class Pump:
     def _next(self, turn: Turn) -> Pick | None:
         lanes = tuple(turn.free)
         for lane in lanes:
-            if lane.aside and turn.new is None:
+            if lane.aside and turn.new is None and not turn.asked:
                 for item in list(lane.aside.values())[:ASIDE]:
                     if not self._shut_out(lane, item, turn.now_s):
                         lane.take_back(item)
@@ -247,8 +253,12 @@ class Pump:
     def _pick(self, turn: Turn, lane: Lane, item: Item) -> Pick | None:
         free, now_s = turn.free[lane], turn.now_s
         turn.skipped.append(item)
+        if item in turn.asked:
+            return None
+        turn.asked.add(item)
+        claims = turn.batch_claims if item.slo.priority is Priority.BATCH else turn.claims
         self.refresh(lane, item)
-        if not item.late and self._pricing.still_waits(lane, item, now_s, turn.claims):
+        if not item.late and self._pricing.still_waits(lane, item, now_s, claims):
             return None
         starved = (
             lane.keeps is None
@@ -261,7 +271,7 @@ class Pump:
         if added is not None and len(added.filtered) >= len(lane.stations):
             lane.put_aside(item)
             return None
-        pick = self._pricing.pick(lane, item, free, now_s, turn.claims, added, urgent=item.late)
+        pick = self._pricing.pick(lane, item, free, now_s, claims, added, urgent=item.late)
         if pick is not None:
             turn.skipped.pop()
             return pick
@@ -285,7 +295,6 @@ class Pump:
         for lane in lanes:
             reserve = min(self._settings.batch_reserve, len(lane.stations) - 1)
             heads.append(lane.batch.head(BATCH_HEADS) if len(turn.free[lane]) > reserve else [])
-        turn.claims = {}
         for lane, item in _by_arrival(lanes, heads):
             pick = self._pick(turn, lane, item)
             if pick is not None:

@@ -38,6 +38,9 @@ from orchestrator.core.types import (
 )
 from orchestrator.errors import AccountingError, PolicyError
 
+RELEARN_S = 0.1
+"""A predictor learns from every answer; taking each lesson at once costs a look at every endpoint."""
+
 ONE_ENDPOINT = frozenset({PathKind.TOKENIZE, PathKind.EMBED})
 """Kinds that are never handed off nor wait: any endpoint that serves them will do, whatever its role."""
 
@@ -98,7 +101,7 @@ class LateScheduler:
         self._waiting: dict[str, tuple[Item, Lane]] = {}
         self._admitted: dict[str, Prediction] = {}
         self._incarnations: dict[str, str] = {}
-        self._ticked_s = -inf
+        self._ticked_s = self._learned_s = -inf
         self._seq = 0
         self._touched = Touched()
         self._out: list[Decision] = []
@@ -151,7 +154,9 @@ class LateScheduler:
             raise AccountingError(f"request {request.id} was submitted while in flight")
         if request.path in ONE_ENDPOINT:
             return (self._single(request, now_s),)
-        self._learned()
+        if now_s - self._learned_s >= RELEARN_S:
+            self._learned_s = now_s
+            self._board.refresh()
         slo = self.classes.get(request.slo_class or "", NO_PROMISE)
         again = bool(request.avoid)
         lane = self._board.lane((request.model, request.path, slo.pools), keep=again)
@@ -348,10 +353,6 @@ class LateScheduler:
         self._tracking.bind_held(lanes, now_s, self._out)
         if any(lane.waiting for lane in lanes):
             self._pump.run(lanes, now_s, partial(self._dispatch, now_s), new)
-
-    def _learned(self) -> None:
-        """Take the predictor's curves anew, if it has learned."""
-        self._board.refresh()
 
     def _single(self, request: RequestView, now_s: float) -> Decision:
         """The least busy endpoint for a request that is never handed off."""
