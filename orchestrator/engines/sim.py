@@ -83,8 +83,13 @@ class _Simulated:
         return _own(spec, "speed") or 1.0
 
     def facts(self, spec: InstanceSpec) -> Mapping[str, Any]:
-        """The dialect's, with the simulator's own lease, and vocabulary unless the topology names a size."""
-        known = REAL[self.dialect].facts(replace(spec, vocab_size=spec.vocab_size or VOCABULARY))
+        """The dialect's, with the simulator's own lease, and vocabulary unless the topology names a size.
+
+        Without `idle_s`: it closes idle connections when the real engine does by default, and the variable
+        that makes the real one wait longer means nothing to it.
+        """
+        known = dict(REAL[self.dialect].facts(replace(spec, vocab_size=spec.vocab_size or VOCABULARY)))
+        known.pop("idle_s", None)
         if "lease_s" not in known:
             return known
         lease_s = _own(spec, "lease-s")

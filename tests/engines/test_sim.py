@@ -42,9 +42,11 @@ def test_all_protocol_is_the_dialects_own(sim: type, real: type) -> None:
 
 def test_facts_are_the_dialects_with_the_simulators_own_vocabulary(spec: Spec) -> None:
     prefill = spec(Role.PREFILL, ports={"http": 30000, "bootstrap": 30001})
-    assert Sim().facts(prefill) == {**SGLang().facts(prefill), "vocab_size": text.VOCABULARY}
+    facts = {**SGLang().facts(prefill), "vocab_size": text.VOCABULARY}
+    assert facts.pop("idle_s") > Sim.idle_s, "the simulator keeps idle connections no longer than by default"
+    assert Sim().facts(prefill) == facts
     assert Sim().facts(replace(prefill, vocab_size=9))["vocab_size"] == 9
-    assert SimVLLM().facts(prefill) == VLLM().facts(prefill)
+    assert {**SimVLLM().facts(prefill), "idle_s": 70.0} == VLLM().facts(prefill)
 
 
 def test_the_lease_is_the_simulators_in_real_seconds(spec: Spec) -> None:
