@@ -17,7 +17,7 @@ from orchestrator.cli.progress import Progress, failures, ps_lines
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError, Problem, TopologyError
 from orchestrator.launch import logs as log_files
-from orchestrator.launch import report
+from orchestrator.launch import report, session
 from orchestrator.launch.paths import StateDir
 from orchestrator.launch.status import Phase, Status, ps_object
 from orchestrator.launch.unit import ROUTER
@@ -110,9 +110,6 @@ def up(
     In the foreground, Ctrl-C drains and stops everything, a second one kills. What an earlier controller
     left running is adopted; only what differs is started anew.
     """
-    # Here and not above: it loads an HTTP client that no other command needs.
-    from orchestrator.launch import session
-
     plan = load_plan(topology, overrides)
     look = f"see `pdctl ps {topology}`, or stop it with `pdctl down {topology}`"
     on = f"it goes on without us; {look}"
@@ -140,8 +137,6 @@ def down(
     ] = False,
 ) -> None:
     """Drain and stop everything, also when the controller is dead; leave no process behind."""
-    from orchestrator.launch import session
-
     state = state_of(topology, overrides)
     with Progress() as progress:
         found = _waited(
@@ -227,8 +222,6 @@ def restart(
     timeout: Timeout = None,
 ) -> None:
     """Drain and restart one instance (or `router`), or all engines, one after the other."""
-    from orchestrator.launch import session
-
     _named_first(topology, "restart")
     state = state_of(topology, overrides)
     with Progress() as progress:

@@ -10,21 +10,22 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError
 from orchestrator.fabric import unix
 from orchestrator.launch import control, logs
-from orchestrator.launch.controller import controller, signals_stop
 from orchestrator.launch.local import LocalLauncher
 from orchestrator.launch.paths import Lock, StateDir, controller_pid, reaching, writing
 from orchestrator.launch.process import MARK, MARK_DIGEST, Identity, alive, identify
 from orchestrator.launch.state import read_records
 from orchestrator.launch.status import Phase, Status
-from orchestrator.launch.supervisor import Supervisor
 from orchestrator.launch.unit import ROUTER
 from orchestrator.topology.plan import Plan, dump, parse
+
+if TYPE_CHECKING:
+    from orchestrator.launch.supervisor import Supervisor
 
 START_S = 20.0
 """How long a detached controller may take to take its lock; a cold interpreter takes a second or two."""
@@ -63,6 +64,9 @@ async def up_foreground(plan: Plan, view: View, timeout_s: float | None) -> Stat
     When nothing serves by then, or after `timeout_s` without being settled, all is stopped. If another
     process is the controller already, the plan is handed over to it as by `up_detached`.
     """
+    # Here and not above: it loads an HTTP client, which those who only speak with a controller do without.
+    from orchestrator.launch.controller import controller, signals_stop
+
     state = StateDir(plan.state_dir)
     _tell_other_file(plan, state, view)
     state.create()
@@ -209,6 +213,8 @@ async def down(state: StateDir, view: View, *, force: bool = False) -> bool:
         return True
     if not state.root.exists() and not LocalLauncher(state).find():
         return False
+    from orchestrator.launch.controller import controller, signals_stop
+
     state.create()
     lock = Lock(state)
     if not lock.acquire():

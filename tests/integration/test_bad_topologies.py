@@ -72,7 +72,7 @@ def test_every_finding_has_its_place(deploy: Callable[..., Deployment], name: st
     made = deploy()
     text, expected = BAD[name]
     made.file.write_text(text)
-    done = made.pdctl("check")
+    done = made.here("check")
     assert done.returncode == 2, done.stderr
     assert not [piece for piece in expected if piece not in done.stderr], done.stderr
     assert "Traceback" not in done.stderr
@@ -89,7 +89,7 @@ def test_what_is_set_has_its_place_too(deploy: Callable[..., Deployment]) -> Non
         ("pools.decod.instances=2", "pools.decod"),
         ("nonsense", "--set nonsense: is not of the form a.b=value"),
     ):
-        done = made.pdctl("check", "--set", override)
+        done = made.here("check", "--set", override)
         assert done.returncode == 2
         assert said in done.stderr
         assert "Traceback" not in done.stderr
@@ -99,5 +99,5 @@ def test_no_file(deploy: Callable[..., Deployment]) -> None:
     made = deploy()
     made.file.unlink()
     for command in ("check", "up", "ps"):
-        done = made.pdctl(command)
+        done = made.here(command)
         assert (done.returncode, done.stderr.strip()) == (2, f"{made.file}: no such file")

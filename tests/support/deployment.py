@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -12,14 +13,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import pytest
 from portshare import free_ports
 
+from orchestrator.cli.main import run
 from orchestrator.launch import report
 from orchestrator.launch.paths import StateDir, controller_pid
 from orchestrator.launch.process import Identity, Mark, Table, send
@@ -107,6 +110,16 @@ class Deployment:
             text=True,
             timeout=GUARD_S,
             check=False,
+        )
+
+    def here(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run one command on the topology in this process, where it is not the process that is tested."""
+        out, err = io.StringIO(), io.StringIO()
+        arguments = [command, str(self.file), *words]
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            run(arguments)
+        return subprocess.CompletedProcess(
+            arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue()
         )
 
     def start(self, command: str, *words: str, **how: Any) -> subprocess.Popen[str]:
@@ -257,7 +270,7 @@ class Deployment:
     def close(self) -> None:
         """`down`, then whatever it left is killed, which is a failure."""
         self.client.close()
-        told = self.pdctl("down", "--force").stderr if self.state.root.exists() else ""
+        told = self.here("down", "--force").stderr if self.state.root.exists() else ""
         left, controller = self.marked(), controller_pid(self.state)
         for identity in left:
             send(identity, signal.SIGKILL)
