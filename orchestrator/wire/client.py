@@ -150,6 +150,16 @@ class Pool:
             del idle[connection]
             self.stats.idle -= 1
 
+    def cut(self, key: tuple[str, int]) -> None:
+        """A connection to there is gone in the middle of a call.
+
+        A process that dies closes one after the other: a call on an idle one would be lost too, where a new
+        one is refused before anything is sent.
+        """
+        for connection in self._idle.pop(key, ()):
+            self.stats.idle -= 1
+            connection.abort()
+
     def release(self, connection: Connection) -> None:
         """A connection's call is over and it may be used again."""
         idle = self._idle.get(connection.key)

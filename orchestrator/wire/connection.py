@@ -103,6 +103,10 @@ class Home(Protocol):
         """A connection is gone."""
         ...
 
+    def cut(self, key: tuple[str, int]) -> None:
+        """A connection to there is gone in the middle of a call."""
+        ...
+
     def release(self, connection: Connection) -> None:
         """A connection's call is over and it may be used again."""
         ...
@@ -238,6 +242,7 @@ class Connection(asyncio.Protocol):
         if self._status and not self._framed and exc is None:
             self._finish()
             return
+        self._pool.cut(self.key)
         why = f": {exc}" if exc is not None else ""
         where = "within its answer" if self._status else "without an answer"
         self._fail(Dropped(f"the engine closed the connection {where}{why}", progress=self._progress()))

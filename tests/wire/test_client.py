@@ -250,6 +250,26 @@ async def test_a_connection_closed_by_its_idle_peer_is_not_reused() -> None:
         assert one.pool.stats.reused == 0
 
 
+async def test_idle_connections_to_a_peer_that_cut_a_call_are_not_reused() -> None:
+    async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not (await request(reader)).endswith(b"die"):
+            writer.write(CHUNKED)
+        writer.close()
+
+    async with ground(peer) as one:
+        first = await one.pool.acquire("127.0.0.1", one.port, 5.0)
+        await one.call()
+        first.unused()
+        assert one.pool.stats.idle == 2
+        heard = Heard()
+        heard.then = lambda call: taken.append(one.pool.take("127.0.0.1", one.port))
+        taken: list[Connection | None] = []
+        await one.call(b"die", heard=heard)
+        assert heard.calls == ["failure"]
+        assert taken == [None]
+        assert one.pool.stats.idle == 0
+
+
 async def test_what_an_idle_connection_says_closes_it() -> None:
     async with ground(always(CHUNKED, b"HTTP/1.1 200 OK\r\n")) as one:
         await one.call()
