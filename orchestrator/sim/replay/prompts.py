@@ -18,7 +18,8 @@ FILLER_TOKENS = 512
 
 KEPT_BLOCKS = 16_384
 
-_LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz"[i % 26] for i in range(256))
+_LETTERS = bytes(b"abcdefgh"[i % 8] for i in range(256))
+"""Few words: the simulated tokenizer looks them up in half the time that it takes for many."""
 
 
 class Prompts:
