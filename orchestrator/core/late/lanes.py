@@ -44,6 +44,8 @@ class Lane:
     reserved: dict[str, Queue] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
     unbound_tokens: int = 0
+    prompted_s: float = -inf
+    """When the last request came that is not batch."""
     shorts: dict[float, float] = field(default_factory=dict)
     """When the last request of at most so many seconds of prefill, and with a promise, came."""
     keeps: tuple[Item, DecodeSide] | None = None
@@ -80,6 +82,8 @@ class Lane:
     def add(self, item: Item) -> None:
         """Let an item wait where it belongs, and be reminded of it when it will be too late."""
         item.queued = True
+        if item.slo.priority is not Priority.BATCH:
+            self.prompted_s = max(self.prompted_s, item.arrived_s)
         self.deadlines.remind(item)
         self._line(item).add(item)
         if item.slo.reserve > 0.0:

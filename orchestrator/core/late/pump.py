@@ -20,6 +20,9 @@ from orchestrator.core.prefix import PrefixIndex
 from orchestrator.core.prefixcheck import cached_tokens
 from orchestrator.core.slo import Priority
 
+RESERVED_S = 30.0
+"""Endpoints are kept from batch for so long after the last request that is none."""
+
 BATCH_HEADS = 8
 """Batch requests looked at for one that belongs on a free endpoint."""
 
@@ -293,7 +296,8 @@ class Pump:
         """A batch request for a gap: one that belongs on a free endpoint, of the first few."""
         heads = []
         for lane in lanes:
-            reserve = min(self._settings.batch_reserve, len(lane.stations) - 1)
+            wanted = turn.now_s - lane.prompted_s <= RESERVED_S
+            reserve = min(self._settings.batch_reserve, len(lane.stations) - 1) if wanted else 0
             heads.append(lane.batch.head(BATCH_HEADS) if len(turn.free[lane]) > reserve else [])
         for lane, item in _by_arrival(lanes, heads):
             pick = self._pick(turn, lane, item)

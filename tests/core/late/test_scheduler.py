@@ -199,11 +199,19 @@ class TestPromises:
 class TestBatch:
     def test_it_fills_gaps_and_leaves_one_endpoint_free(self):
         deck = Deck([*prefills("p0", "p1"), *decodes("d0")], classes=PROMISES)
+        deck.ask("earlier", 100, slo_class="chat")
+        deck.prefilled("earlier")
         for name in ("b1", "b2"):
             deck.ask(name, 1000, slo_class="bulk")
         assert [deck.decision(n) for n in ("b1", "b2")].count("wait") == 1
         deck.ask("chat", 1000, slo_class="chat")
         assert deck.decision("chat").startswith("->")
+
+    def test_where_nothing_else_comes_it_takes_all(self):
+        deck = Deck([*prefills("p0", "p1"), *decodes("d0")], classes=PROMISES)
+        for name in ("b1", "b2"):
+            deck.ask(name, 1000, slo_class="bulk")
+        assert [deck.decision(n) for n in ("b1", "b2")].count("wait") == 0
 
     def test_a_lone_endpoint_takes_it(self):
         deck = pair(classes=PROMISES)
