@@ -26,7 +26,8 @@ from orchestrator.wire.exchange import Exchange
 
 log = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 2
+MAX_ATTEMPTS = 3
+"""One may find a connection that is closing, the next an engine that is gone: the third goes elsewhere."""
 
 NO_ROOMS = range(0)
 

@@ -336,13 +336,13 @@ async def test_a_request_that_an_engine_ended_before_it_began_is_tried_elsewhere
     assert rig.metrics.done[0][0].end is End.COMPLETED
 
 
-async def test_a_request_is_tried_twice_at_most(make: Make) -> None:
+async def test_a_request_is_tried_three_times_at_most(make: Make) -> None:
     rig = await make(roles="u")
     await rig.engines["u0"].stop()
     reply = await rig.ask(PATH, ASK)
     assert reply.status == 502
     await rig.at_rest()
-    assert len(rig.scheduler.submitted) == 2
+    assert len(rig.scheduler.submitted) == 3
     assert rig.scheduler.submitted[1].avoid == ("u0",)
 
 
