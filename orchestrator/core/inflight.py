@@ -232,7 +232,7 @@ _AT, _SEEN_AT = _GIVEN.index("inflight"), _GIVEN.index("inflight_at_load")
 
 
 def _with_inflight(endpoint: Endpoint, inflight: Inflight, seen: Inflight | None = None) -> Endpoint:
-    """A copy with `inflight`, and `inflight_at_load` if given: `dataclasses.replace` in a fraction of its time."""
+    """A copy with `inflight`, and `inflight_at_load` if given: what `dataclasses.replace` makes, faster."""
     values = list(_given_values(endpoint))
     values[_AT] = inflight
     if seen is not None:

@@ -44,7 +44,7 @@ def streamed(client: httpx.Client) -> tuple[str, float]:
 
 
 def check_sums(record: dict[str, Any], first_s: float) -> None:
-    """The stages up to the first token are its time, which is no longer than the client's; all are the whole."""
+    """The stages up to the first token are its time, no longer than the client's; all are the whole."""
     stages = dict(record["stages"])
     rounding = MICROSECOND * len(stages)
     assert sum(stages.values()) == pytest.approx(record["e2e_s"], abs=rounding)
