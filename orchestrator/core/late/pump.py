@@ -15,6 +15,7 @@ from orchestrator.core.late.pricing import Pick, Pricing
 from orchestrator.core.late.queue import PATIENCE_S, Item, Key
 from orchestrator.core.late.station import Station
 from orchestrator.core.late.touched import Touched
+from orchestrator.core.late.waits import RECHECK_S
 from orchestrator.core.lateprofile import LateProfile
 from orchestrator.core.prefix import PrefixIndex
 from orchestrator.core.prefixcheck import cached_tokens
@@ -299,6 +300,8 @@ class Pump:
             wanted = turn.now_s - lane.prompted_s <= RESERVED_S
             reserve = min(self._settings.batch_reserve, len(lane.stations) - 1) if wanted else 0
             heads.append(lane.batch.head(BATCH_HEADS) if len(turn.free[lane]) > reserve else [])
+            if reserve and len(lane.batch):
+                lane.recheck_s = min(lane.recheck_s, lane.prompted_s + RESERVED_S + RECHECK_S)
         for lane, item in _by_arrival(lanes, heads):
             pick = self._pick(turn, lane, item)
             if pick is not None:

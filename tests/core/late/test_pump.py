@@ -1,5 +1,6 @@
 """The pump: keys, which requests are looked at, gaps for batch, and units of short prompts."""
 
+import pytest
 from late import PROMISES, Deck, Fcfs, decodes, prefills
 
 from orchestrator.core.slo import Priority, SloClass, Target
@@ -100,12 +101,19 @@ class TestBatch:
         assert deck.decision("follows") == "wait"
         assert deck.decision("other") != "wait"
 
-    def test_it_leaves_the_reserve_and_never_all(self):
-        for reserve, n, most in ((1, 4, 3), (2, 4, 2), (9, 4, 1), (0, 4, 4)):
-            deck = pair(n=n, classes=PROMISES, batch_reserve=reserve)
-            for i in range(6):
-                deck.ask(f"b{i}", 1000, slo_class="bulk")
-            assert len(went(deck, [f"b{i}" for i in range(6)])) == most
+    @pytest.mark.parametrize(("reserve", "most"), [(1, 3), (2, 2), (9, 1), (0, 4)])
+    def test_it_leaves_the_reserve_and_never_all_while_others_come(self, reserve, most):
+        deck = pair(n=4, classes=PROMISES, batch_reserve=reserve)
+        deck.ask("earlier", 10, slo_class="chat")
+        deck.prefilled("earlier")
+        names = [f"b{i}" for i in range(6)]
+        for name in names:
+            deck.ask(name, 1000, slo_class="bulk")
+        assert len(went(deck, names)) == most
+        deck.at(29.0)
+        assert len(went(deck, names)) == most
+        deck.at(31.0)
+        assert len(went(deck, names)) == 4, "nobody else has come for half a minute"
 
 
 class TestUnits:
