@@ -287,13 +287,13 @@ class Pricing:
 
         Whoever decodes there waits for a chunk of the new prompt between two tokens.
         """
-        if decoder.room(item) < item.tokens + item.output_tokens:
+        new = item.tokens - item.hits.get(station.id, 0)  # blocks of a shared prefix are held once for all
+        if decoder.room(item) < new + item.output_tokens:
             return False
         bound_s = decoder.strictest_s
         if bound_s == inf or not decoder.batch:
             return True
         chunk = station.endpoint.facts.get("chunk_tokens")
-        new = item.tokens - item.hits.get(station.id, 0)
         piece = min(new, chunk) if isinstance(chunk, int) else new
         return station.curve.seconds(piece) + decoder.step_s(1, item.tokens) <= bound_s
 

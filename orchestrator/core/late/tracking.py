@@ -57,6 +57,8 @@ class Tracking:
         """A request has been given its route."""
         item, price = live.item, live.price
         tokens = item.tokens + item.output_tokens
+        if not price.station.disaggregated:
+            tokens -= price.cached  # blocks of a shared prefix are held once for all
         self.live[item.request.id] = live
         self._ledger.start(item.request, live.route, now_s, price.cached, 0 if live.provisional else tokens)
         if live.provisional:

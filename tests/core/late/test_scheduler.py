@@ -408,6 +408,16 @@ class TestAlone:
         assert deck.decision("b") == "wait"
 
 
+    def test_a_shared_prefix_takes_its_memory_once(self):
+        load = Load(0.0, kv_total_tokens=12_000)
+        deck = Deck([replace(unified("u0")[0], load=load)])
+        for name in "abc":
+            deck.ask(name, 7 * 1280 + 100, block_hashes=tuple(range(70)))
+            if deck.decision(name) == "->u0":
+                deck.first(name)
+        assert [deck.decision(name) for name in "abc"] == ["->u0"] * 3
+
+
 class TestUnits:
     def test_short_prompts_go_together_up_to_an_efficient_chunk(self):
         deck = pair(unit_tokens=500)
