@@ -37,15 +37,34 @@ class Fit:
     log-prediction by a log-coefficient is the share of that term in the sum, so everything is of order one.
     `speed_sd` is the prior uncertainty of a factor common to all coefficients, `shape_sds` that of each
     alone: the first few outcomes set the speed, later ones the shape. No uncertainty grows beyond its prior,
-    which is the regularisation: what no outcome tells stays where it was. `seen` counts the outcomes fully
-    trusted, `noise` is the variance of such a one around its prediction.
+    which is the regularisation: what no outcome tells stays where it was. `kin` says how much of the common
+    factor each coefficient has (1: all), the rest being its own: what it tells of the others, and they of it.
+    `seen` counts the outcomes fully trusted, `noise` is the variance of such a one around its prediction.
     """
 
-    __slots__ = ("_cov", "_down", "_noises", "_origin", "_shape", "_speed", "_up", "coefs", "noise", "seen")
+    __slots__ = (
+        "_cov",
+        "_down",
+        "_noises",
+        "_origin",
+        "_shape",
+        "_shared",
+        "_speed",
+        "_up",
+        "coefs",
+        "noise",
+        "seen",
+    )
 
     def __init__(
-        self, coefs: Sequence[float], speed_sd: float, shape_sds: Sequence[float], noise_sd: float = 0.15
+        self,
+        coefs: Sequence[float],
+        speed_sd: float,
+        shape_sds: Sequence[float],
+        noise_sd: float = 0.15,
+        kin: Sequence[float] | None = None,
     ) -> None:
+        kin = kin or (1.0,) * len(coefs)
         self.coefs = list(coefs)
         self.seen = 0
         self.noise = noise_sd * noise_sd
@@ -53,9 +72,12 @@ class Fit:
         self._origin = list(coefs)
         self._speed = speed_sd * speed_sd
         self._shape = [sd * sd for sd in shape_sds]
+        self._shared = [
+            [1.0 if i == j else one * other for j, other in enumerate(kin)] for i, one in enumerate(kin)
+        ]
         self._cov = [
-            [self._speed + (self._shape[i] if i == j else 0.0) for j in range(len(coefs))]
-            for i in range(len(coefs))
+            [self._speed * part + (self._shape[i] if i == j else 0.0) for j, part in enumerate(row)]
+            for i, row in enumerate(self._shared)
         ]
         self._up = self._down = 0.0
 
@@ -111,8 +133,8 @@ class Fit:
             return 0.0
         self._up = self._down = 0.0
         extra = SHIFT_SD * SHIFT_SD
-        for row in self._cov:
-            row[:] = [c + extra for c in row]
+        for row, shared in zip(self._cov, self._shared, strict=True):
+            row[:] = [c + extra * part for c, part in zip(row, shared, strict=True)]
         return extra
 
 

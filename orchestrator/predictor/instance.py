@@ -19,6 +19,11 @@ MOVED = 0.01
 MOSTLY_FLOOR = 0.5
 """A prompt whose tokens explain less than this of its time tells of the floor or the fixed part."""
 
+KIN = (1.0, 1.0, 1.0, 0.2)
+"""The floor has little in common with the rest: a round trip, a launch and a tokenizer are in the time of a
+short prompt, and say nothing of long ones. An endpoint that they made look slow would get no long prompt any
+more by which to show that it is not."""
+
 STAGES = ("prefill", "handoff", "first_token", "step")
 
 
@@ -53,7 +58,7 @@ class Instance:
         self, endpoint: Endpoint, prefill: Belief, step: Belief, shared: Window, spread_sd: float
     ) -> None:
         self.endpoint = endpoint
-        self.prefill = Fit(prefill.coefs, prefill.speed_sd, prefill.shape_sds)
+        self.prefill = Fit(prefill.coefs, prefill.speed_sd, prefill.shape_sds, kin=KIN)
         self.step_fit = Fit(step.coefs, step.speed_sd, step.shape_sds)
         self.tail = Tail(shared, spread_sd, prefill.speed_sd**2 + max(prefill.shape_sds) ** 2 / 2)
         self.stages = {name: Stage() for name in STAGES}

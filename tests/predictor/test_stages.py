@@ -106,6 +106,18 @@ def test_mixed_speeds_are_known_after_three_outcomes() -> None:
         assert predictor.prefill(where).seconds(8000) == pytest.approx(speed * TRUE.seconds(8000), rel=0.2)
 
 
+def test_what_short_prompts_take_says_little_of_long_ones() -> None:
+    """A round trip and a tokenizer are in every time that is seen: an endpoint that happens to get the short
+    prompts must not look slow for it, or it would get no others."""
+    predictor = new()
+    long_s = predictor.prefill(P0).seconds(40_000)
+    for i in range(100):
+        predictor.served(Served(str(i), None, "p0", "d0", 30, 0, 0.09, 0.06), float(i))
+        assert predictor.prefill(P0).seconds(40_000) == pytest.approx(long_s, rel=0.15)
+        if i == 10:
+            assert predictor.prefill(P0).seconds(30) == pytest.approx(0.06, rel=0.2)
+
+
 def test_a_pair_that_differs_is_told_from_its_pools() -> None:
     predictor = new()
     serve(predictor, 100)
