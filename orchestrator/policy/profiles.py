@@ -37,7 +37,9 @@ _BEST = {"use": "max-score"}
 # The rate only bounds how far apart two endpoints can be told: the cheapest has the whole share.
 _PREDICTED = [{"use": "predicted-latency", "others": 1.0, "worth": "1h"}]
 
-_IN_TIME = [{"use": "predicted-ttft"}]
+# By the median: by the tail that is promised, a fleet that has learned little refuses nearly all, and so
+# learns nothing.
+_IN_TIME = [{"use": "predicted-ttft", "quantile": 0.5}]
 
 # Long prompts are kept to their part of the endpoints, short ones are not: borders that fit long-context
 # traffic then cost short-prompt traffic nothing.
