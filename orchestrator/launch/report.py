@@ -26,7 +26,12 @@ from orchestrator.topology.plan import parse
 async def status(state: StateDir) -> Status:
     """How things stand, from the controller; without one, from its records and the process table."""
     if controller_pid(state) is not None:
-        return await control.status(state)
+        try:
+            return await control.status(state)
+        except LaunchError as error:
+            # It may have ended while it was asked.
+            if error.reason not in ("no-controller", "controller-gone"):
+                raise
     records, problem = _records(state)
     boot, units = boot_id(), _units(state)
     left = inherit(records, LocalLauncher(state).find(), state.id, boot, alive)

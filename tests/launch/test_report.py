@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ from orchestrator.core.lifecycle import State
 from orchestrator.core.types import Role
 from orchestrator.engines.base import LogHint
 from orchestrator.errors import LaunchError
+from orchestrator.fabric import unix
 from orchestrator.launch import report
-from orchestrator.launch.paths import StateDir, write_private
+from orchestrator.launch.paths import Lock, StateDir, write_private
 from orchestrator.launch.process import boot_id, identify
 from orchestrator.launch.state import Record, Store
 from orchestrator.launch.status import UNWATCHED, Phase, Status
@@ -89,6 +91,20 @@ async def test_one_that_an_earlier_controller_found_dead_is_told_as_it_was_found
     found = replace(ALIVE, state=State.STOPPED, pid=None, last_error=f"exited with code 6 {UNWATCHED}")
     (one,) = (await told(state, found)).instances
     assert (one.state, one.last_error) == (State.STOPPED, f"exited with code 6 {UNWATCHED}")
+
+
+async def test_a_controller_that_ends_while_it_is_asked_is_none(state: StateDir) -> None:
+    lock = Lock(state)
+    assert lock.acquire()
+
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        lock.release()
+        writer.close()
+
+    async with await asyncio.start_unix_server(leave, sock=unix.bind(state.control)):
+        status = await told(state, ALIVE)
+    assert [i.pid for i in status.instances] == [os.getpid()]
 
 
 async def test_one_that_was_given_up_keeps_its_reason(state: StateDir) -> None:
