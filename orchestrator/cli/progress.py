@@ -158,7 +158,8 @@ class Progress:
             if i.state is State.PENDING:
                 continue
             # One that begins with an error was found dead: why it is started at all.
-            begins = old is None and i.state is State.STARTING and not i.restarts
+            fresh = old is None or old.state is State.PENDING
+            begins = fresh and i.state is State.STARTING and not i.restarts
             why = i.last_error if begins or i.state in (State.BACKOFF, State.FATAL) else ""
             timed = old is not None and old.state is not State.PENDING and i.state not in ASKED
             took = f" after {brief_s(spent_s)}" if timed else ""

@@ -80,9 +80,14 @@ class Supervisor:
             url=router.url if router else "",
             controller_pid=os.getpid(),
             problem="; ".join(filter(None, (self._problem, self._shell.store.problem))),
-            instances=router_last(k.status() for k in fleet.keepers.values()),
+            instances=router_last(k.status() for k in self._in_order()),
             external=tuple(f"{i.name} {i.url}" for i in fleet.instances.values() if i.external),
         )
+
+    def _in_order(self) -> list[Keeper]:
+        """The keepers as the plan has them: what was adopted came before what is started."""
+        place = {name: n for n, name in enumerate(self._fleet.instances)}
+        return sorted(self._fleet.keepers.values(), key=lambda k: place.get(k.unit.name, len(place)))
 
     async def watch(self, every_s: float = 1.0) -> AsyncGenerator[Status, None]:
         """The status now, after every change, and at least once in `every_s`; ends when all is stopped.

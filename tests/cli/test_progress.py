@@ -114,6 +114,14 @@ def test_a_failure_without_restarts_or_reason_makes_no_words() -> None:
     assert next(failures(status(Phase.FAILED, one))) == "p0: FATAL after 1 restart: killed by SIGKILL"
 
 
+def test_one_that_was_found_dead_begins_with_how_it_ended() -> None:
+    pending = replace(ONE, state=State.PENDING, last_error="ended while no controller was watching")
+    starting = replace(pending, state=State.STARTING)
+    for before in ((pending,), ()):
+        _, err = run(*(status(Phase.WORKING, i) for i in (*before, starting)))
+        assert err.splitlines()[-1] == "p0               STARTING: ended while no controller was watching"
+
+
 def test_a_router_that_is_up_and_cannot_serve_says_why() -> None:
     router = replace(
         ONE, name="router", state=State.READY, detail="finds no engine to serve with: GET /ready: 503"

@@ -98,17 +98,18 @@ async def test_controller_killed_with_9_and_the_next_up_adopts(bench: Any, seen:
     assert offline.phase is Phase.UNWATCHED
     assert pids(offline) == before
     assert all(i.uptime_s is not None for i in offline.instances)
-    os.kill(before["d0"] or 0, signal.SIGKILL)
-    await bench.eventually(lambda: identify(before["d0"] or 0) is None)
-    (dead,) = (i for i in (await report.status(bench.state)).instances if i.name == "d0")
+    os.kill(before["p0"] or 0, signal.SIGKILL)
+    await bench.eventually(lambda: identify(before["p0"] or 0) is None)
+    (dead,) = (i for i in (await report.status(bench.state)).instances if i.name == "p0")
     assert UNWATCHED in dead.last_error
     status = await session.up_detached(plan, seen, None)
     after = pids(status)
     assert controller_pid(bench.state) != first
-    assert {n for n in after if after[n] == before[n]} == {"p0", "router"}
-    (reborn,) = (i for i in status.instances if i.name == "d0")
+    assert {n for n in after if after[n] == before[n]} == {"d0", "router"}
+    assert list(after) == ["p0", "d0", "router"]
+    (reborn,) = (i for i in status.instances if i.name == "p0")
     assert UNWATCHED in reborn.last_error
-    assert f"d0: {reborn.last_error}" in bench.log("controller")
+    assert f"p0: {reborn.last_error}" in bench.log("controller")
     assert await session.down(bench.state, seen)
 
 
