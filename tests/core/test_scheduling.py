@@ -33,7 +33,7 @@ def fleet(prefill=0, decode=0, unified=0, **fields):
     return [make_endpoint(f"{role.value[0]}{i}", role, **fields) for role, n in roles for i in range(n)]
 
 
-def scheduler(endpoints, profile="default", seed=0, **options):
+def scheduler(endpoints, profile="priced", seed=0, **options):
     made = ImmediateScheduler(build(profile), rng=Random(seed), **options)
     made.observe(Snapshot(0.0, tuple(endpoints)), 0.0)
     return made
@@ -283,7 +283,7 @@ def test_case_31_a_prefix_that_all_share_does_not_draw_all_to_one_endpoint():
 def test_case_33_a_burst_between_two_reports_spreads():
     """Case 33: all endpoints report the same, once; the router adds what it gave since."""
     load = Load(0.0, running=10, waiting=5, kv_used_tokens=50_000, kv_total_tokens=500_000)
-    for profile in ("default", "least-requests"):
+    for profile in ("priced", "least-requests"):
         made = scheduler(fleet(prefill=4, decode=4, load=load), profile)
         for i in range(40):
             decide(made, id=str(i), prompt_tokens=2000, block_hashes=())
@@ -367,7 +367,7 @@ def test_least_work_is_reached_where_it_is_named():
     assert least_work([make_endpoint("a")], Random(0)).id == "a"
 
 
-@pytest.mark.parametrize("profile", ["default", "round-robin", "least-requests", "random"])
+@pytest.mark.parametrize("profile", ["priced", "round-robin", "least-requests", "random"])
 def test_every_shipped_profile_uses_every_endpoint_and_comes_to_rest(profile):
     made = scheduler(fleet(prefill=3, decode=3), profile)
     decisions = [decide(made, id=str(i), block_hashes=()) for i in range(60)]
@@ -399,7 +399,7 @@ ACTIONS = st.lists(
 )
 
 
-@given(ACTIONS, st.sampled_from(["default", "round-robin"]))
+@given(ACTIONS, st.sampled_from(["priced", "round-robin"]))
 def test_case_32_whatever_happens_every_request_is_decided_once_and_sums_return_to_zero(actions, profile):
     """Case 32: there is no path around the accounting."""
     made = scheduler(fleet(prefill=2, decode=2, unified=1), profile)
