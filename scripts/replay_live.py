@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,7 +30,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from orchestrator.analysis.live import Cached, Machine, cached, figures, machine_lines, row, slowed
+from orchestrator.analysis.live import HEAD, Cached, Machine, cached, figures, machine_lines, row, slowed
 from orchestrator.analysis.records import Log
 from orchestrator.analysis.report import in_words
 from orchestrator.analysis.summary import Summary, quantile, summarize
@@ -40,6 +40,7 @@ from orchestrator.cli.app import load_plan, show_error
 from orchestrator.core.duration import parse_duration
 from orchestrator.core.slo import SloClass, Target
 from orchestrator.errors import PdctlError
+from orchestrator.fabric.ports import taken
 from orchestrator.router.view import BLOCK_BYTES, BYTES_PER_TOKEN
 from orchestrator.sim.replay.life import Life, Run
 from orchestrator.sim.replay.loading import load
@@ -59,6 +60,9 @@ COMPARED = ("attainment", "TTFT mean")
 """What `--within` is about."""
 
 DOWN_S = 60.0
+
+LATE_S = 0.005
+"""By up to so much each arrival of a further replay is late: as a busy client's are."""
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -104,17 +108,6 @@ def tightened(name: str, slo: SloClass, speed: float) -> Iterator[str]:
             yield f"slo_classes.{name}.{what}={json.dumps(told)}"
 
 
-def free(port: int) -> bool:
-    """Whether nothing holds `port` on loopback."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
 def placed(topology: Path, chosen: Sequence[str]) -> list[str]:
     """`chosen`, and where its ports are in use, others. Raises PdctlError when there are none."""
     for first in (None, *range(12_000, 32_000, 1000)):
@@ -127,7 +120,7 @@ def placed(topology: Path, chosen: Sequence[str]) -> list[str]:
         plan = load_plan(topology, [*chosen, *more], ask_versions=False)
         assert plan.router is not None
         wanted = {port for instance in plan.instances for port in instance.ports.values()}
-        if all(map(free, wanted | {plan.router.port, plan.router.admin_port})):
+        if not any(taken("127.0.0.1", port) for port in wanted | {plan.router.port, plan.router.admin_port}):
             return [*chosen, *more]
     raise PdctlError("no free range of ports between 12000 and 32000", reason="no-ports")
 
@@ -174,7 +167,7 @@ def factor_of(rate: str, trace: Trace) -> float:
     return value if match[1] or trace.seconds == 0 else value / trace.rate
 
 
-def trials_of(args: argparse.Namespace, plan: Plan, trace: Trace) -> Trials:
+def trials_of(args: argparse.Namespace, plan: Plan, trace: Trace, seed: int) -> Trials:
     """The replay of what is run live, cut into the blocks that router and engines really use."""
     assert plan.router is not None
     router = plan.router
@@ -192,9 +185,9 @@ def trials_of(args: argparse.Namespace, plan: Plan, trace: Trace) -> Trials:
         name: slo for name, slo in slo_classes(router).items() if name in used
     }
     timing = min((u.config.timing for u in fleet.units), key=lambda timing: timing.cold_s(2048))
-    recipe = Recipe(router.scheduling, router, router.predictor, seed=args.seed, base_dir=plan.base_dir)
+    recipe = Recipe(router.scheduling, router, router.predictor, seed=seed, base_dir=plan.base_dir)
     name = args.profile or "topology"
-    return Trials(name, recipe, requests, fleet, targets, timing=timing, seed=args.seed)
+    return Trials(name, recipe, requests, fleet, targets, timing=timing, seed=seed)
 
 
 # -- the live run
@@ -274,19 +267,24 @@ def play(args: argparse.Namespace, requests: Requests, server: Server, rate: flo
 
 
 def report(
-    args: argparse.Namespace, one: Trials, live: Summary, replayed: Summary, known: Cached, machine: Machine
+    args: argparse.Namespace,
+    one: Trials,
+    live: Summary,
+    replays: Sequence[Summary],
+    known: Cached,
+    machine: Machine,
 ) -> dict[str, Any]:
     """Print the comparison; the same as plain data."""
     trace = one.requests.trace
-    compared = figures(live, replayed)
+    compared = figures(live, replays)
     print(f"simulated engines, {args.speed:g} times as fast; times are the engines' own, {args.speed:g} to 1")
     print(f"{trace.name}, {len(trace.entries)} requests at {live.rate:.2f}/s, profile {one.name}")
     for line in in_words(one.targets):
         print(f"  {line} in real time")
-    print(f"{'':22}{'live':>12}{'replay':>12}{'live-replay':>14}{'':>9}")
+    print(HEAD)
     for figure in compared:
         print(row(figure))
-    for name, run in (("live", live), ("replay", replayed)):
+    for name, run in (("live", live), ("replay", replays[0])):
         if run.refused:
             print(f"{name} refused " + ", ".join(f"{n} {reason}" for reason, n in run.refused.items()))
     print(
@@ -295,11 +293,12 @@ def report(
     )
     for line in machine_lines(machine):
         print(line)
-    rows = [{**asdict(f), "difference": f.difference, "percent": f.percent} for f in compared]
+    told = ("replay", "difference", "percent")
+    rows = [{**asdict(f), **{name: getattr(f, name) for name in told}} for f in compared]
     return {
         "v": 1, "simulated": True, "speed": args.speed, "trace": trace.name, "profile": one.name,
         "figures": rows, "cached": asdict(known), "machine": asdict(machine),
-        "live": asdict(live), "replay": asdict(replayed),
+        "live": asdict(live), "replays": [asdict(run) for run in replays],
     }  # fmt: skip
 
 
@@ -308,18 +307,19 @@ def prepared(args: argparse.Namespace, chosen: Sequence[str]) -> tuple[Plan, Tri
     plan = load_plan(args.topology, list(chosen), ask_versions=False)
     assert plan.router is not None
     trace = offered(args, plan.router)
-    return plan, trials_of(args, plan, trace), factor_of(args.rate, trace) * args.speed
+    return plan, trials_of(args, plan, trace, args.seed), factor_of(args.rate, trace) * args.speed
 
 
 def compared(
     args: argparse.Namespace, chosen: Sequence[str], plan: Plan, one: Trials, factor: float
 ) -> dict[str, Any]:
     """Play it live, replay it, print both."""
-    gauge, load_before = Gauge(args, plan, chosen), os.getloadavg()[0]
+    gauge, load_before, began_s = Gauge(args, plan, chosen), os.getloadavg()[0], time.time()
     run, client = play(args, one.requests, server_of(args, plan), factor)
     cpu_s, router_lag_s = gauge.since()
     time.sleep(1.5)  # what became of a request is written down once a second
-    known = cached(Log(Path(plan.state_dir) / "decisions").newest())
+    records = Log(Path(plan.state_dir) / "decisions").newest()
+    known = cached(record for record in records if record["arrived_s"] >= began_s)
     wall_s = client.wall_s
 
     def cores(kind: str) -> float | None:
@@ -331,14 +331,27 @@ def compared(
     )  # fmt: skip
     trace = one.requests.trace
     most = ceiling(trace.entries, trace.block_tokens)[0] if trace.block_tokens else 0
-    runs = {"live": run, "replay": one.run(factor)}
-    live, replayed = (
-        slowed(summarize(one.name, each, one.targets, one.timing, {}, most), args.speed)
-        for each in runs.values()
+    runs = [run, *(each.run(factor) for each in by_chance(args, plan, one, factor))]
+    live, *replays = (
+        slowed(summarize(one.name, each, one.targets, one.timing, {}, most), args.speed) for each in runs
     )
-    told = report(args, one, live, replayed, known, machine)
-    lives = {name: [by_request(life, args.speed) for life in each.lives] for name, each in runs.items()}
+    told = report(args, one, live, replays, known, machine)
+    lives = {
+        name: [by_request(life, args.speed) for life in each.lives]
+        for name, each in zip(("live", "replay"), runs, strict=False)
+    }
     return {**told, "requests": lives}
+
+
+def by_chance(args: argparse.Namespace, plan: Plan, one: Trials, factor: float) -> Iterator[Trials]:
+    """The replay, and others that differ in ties and by some milliseconds of each arrival."""
+    yield one
+    trace = one.requests.trace
+    for seed in range(args.seed + 1, args.seed + args.replays):
+        rng = Random(seed)
+        entries = [replace(e, at_s=e.at_s + factor * LATE_S * rng.random()) for e in trace.entries]
+        entries.sort(key=lambda e: e.at_s)
+        yield trials_of(args, plan, replace(trace, entries=tuple(entries)), seed)
 
 
 def by_request(life: Life, speed: float) -> dict[str, Any]:
@@ -373,7 +386,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--url", default=None, help="of a deployment of TOPOLOGY that runs, --speed times as fast "
                    "as real engines, instead of bringing one up; its targets are as written")  # fmt: skip
     p.add_argument("--latency", default="1ms", help="of the replay: one way between router and engines, real")
-    p.add_argument("--seed", type=int, default=0, help="of the replay's ties")
+    p.add_argument("--replays", type=int, default=5, help="how many, to tell chance from difference")
+    p.add_argument("--seed", type=int, default=0, help="of the first replay's ties")
     p.add_argument("--state", type=Path, default=None, help="state directory, kept for `pdctl explain` "
                    "(default: one that is thrown away)")  # fmt: skip
     p.add_argument("--json", type=Path, default=None, help="also write all figures here")
@@ -382,6 +396,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args = p.parse_args(argv)
     if not 0 < args.speed <= 10:
         p.error("--speed is more than 0 and 10 at most: beyond, the machine is what is measured")
+    if args.replays < 1:
+        p.error("--replays: at least one")
     if args.url and (args.slo or args.profile):
         p.error("--url: what runs has its own targets and profile")
     return args

@@ -1,9 +1,10 @@
-"""A live run beside its replay: the same figures of both, and how far they are apart."""
+"""A live run beside its replays: the same figures of both, and how far they are apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from orchestrator.analysis.records import Record
@@ -14,26 +15,37 @@ QUANTILES = ("mean", "p50", "p90", "p99")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of both runs; None where nothing was measured. A `share` is told in per cent."""
+    """One figure of both; None where nothing was measured. A `share` is told in per cent.
+
+    `replays` are those of several replays that differ by chance alone: what happens to one request changes
+    what happens to all after it, so that a single run says less than their mean and how far they lie apart.
+    """
 
     name: str
     unit: str
     live: float | None
-    replay: float | None
+    replays: tuple[float, ...]
+
+    @property
+    def replay(self) -> float | None:
+        """The mean of the replays."""
+        return sum(self.replays) / len(self.replays) if self.replays else None
 
     @property
     def difference(self) -> float | None:
         """Live less replay; of a share, in points."""
-        if self.live is None or self.replay is None:
+        replay = self.replay
+        if self.live is None or replay is None:
             return None
-        return (self.live - self.replay) * (100.0 if self.unit == "share" else 1.0)
+        return (self.live - replay) * (100.0 if self.unit == "share" else 1.0)
 
     @property
     def percent(self) -> float | None:
         """The difference as a percentage of the replay's figure."""
-        if self.live is None or not self.replay:
+        replay = self.replay
+        if self.live is None or not replay:
             return None
-        return 100.0 * (self.live - self.replay) / self.replay
+        return 100.0 * (self.live - replay) / replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +63,31 @@ class Machine:
     router_lag_p99_s: float | None
 
 
-def figures(live: Summary, replay: Summary) -> list[Figure]:
-    """What the two are compared by: attainment of the offered requests first."""
-    found = [
-        Figure("attainment", "share", live.attainment, replay.attainment),
-        Figure("answered", "requests", live.served, replay.served),
-        Figure("refused", "requests", sum(live.refused.values()), sum(replay.refused.values())),
+def figures(live: Summary, replays: Sequence[Summary]) -> list[Figure]:
+    """What they are compared by: attainment of the offered requests first."""
+
+    def figure(name: str, unit: str, of: Callable[[Summary], float | None]) -> Figure:
+        others = tuple(value for run in replays if (value := of(run)) is not None)
+        return Figure(name, unit, of(live), others)
+
+    return [
+        figure("attainment", "share", lambda run: run.attainment),
+        figure("answered", "requests", lambda run: run.served),
+        figure("refused", "requests", lambda run: sum(run.refused.values())),
+        *(
+            figure(f"{name.upper()} {which}", "s", partial(_time_s, name=name, which=which))
+            for name in ("ttft", "tpot")
+            for which in QUANTILES
+        ),
+        figure("gap p99", "s", lambda run: run.itl.p99_s),
+        figure("tokens found cached", "tokens", lambda run: run.cached_tokens),
     ]
-    for name in ("ttft", "tpot"):
-        for quantile in QUANTILES:
-            one, other = (getattr(getattr(run, name), f"{quantile}_s") for run in (live, replay))
-            found.append(Figure(f"{name.upper()} {quantile}", "s", one, other))
-    found.append(Figure("gap p99", "s", live.itl.p99_s, replay.itl.p99_s))
-    found.append(Figure("tokens found cached", "tokens", live.cached_tokens, replay.cached_tokens))
-    return found
+
+
+def _time_s(run: Summary, name: str, which: str) -> float | None:
+    told: Spread = getattr(run, name)
+    seconds: float | None = getattr(told, f"{which}_s")
+    return seconds
 
 
 def slowed(summary: Summary, factor: float) -> Summary:
@@ -131,7 +154,15 @@ def row(figure: Figure) -> str:
     told = "-" if apart is None else f"{apart:+,.{decimals}f}{unit}"
     name = f"{figure.name}, s" if figure.unit == "s" else figure.name
     share = "" if percent is None else f"{percent:+.1f} %"
-    return f"{name:22}{cell(figure.live):>12}{cell(figure.replay):>12}{told:>14}{share:>9}"
+    spread = ""
+    if len(figure.replays) > 1:
+        spread = f"{cell(min(figure.replays))} to {cell(max(figure.replays))}"
+    return (
+        f"{name:20}{cell(figure.live):>10}{cell(figure.replay):>10}{spread:>20}{told:>14}{share:>10}".rstrip()
+    )
+
+
+HEAD = f"{'':20}{'live':>10}{'replay':>10}{'its spread':>20}{'live - replay':>14}"
 
 
 def machine_lines(m: Machine) -> Iterator[str]:

@@ -24,7 +24,7 @@ def summary(**told: Any) -> Summary:
 
 def test_what_is_compared_and_by_how_much() -> None:
     live, replay = summary(), summary(attainment=1.0, served=4, refused={}, ttft=Spread(0.1, 0.1, 0.4, 0.5))
-    told = {figure.name: figure for figure in figures(live, replay)}
+    told = {figure.name: figure for figure in figures(live, [replay])}
     assert list(told)[:4] == ["attainment", "answered", "refused", "TTFT mean"]
     assert told["attainment"].difference == pytest.approx(-25.0), "points"
     assert told["attainment"].percent == pytest.approx(-25.0)
@@ -44,8 +44,17 @@ def test_what_is_compared_and_by_how_much() -> None:
     assert row(told["TTFT mean"]).split() == ["TTFT", "mean,", "s", "0.200", "0.100", "+0.100", "+100.0", "%"]
 
 
+def test_several_replays_differ_by_chance() -> None:
+    runs = [summary(attainment=share) for share in (0.7, 0.9, 0.8)]
+    attained, *_ = figures(summary(attainment=0.84), runs)
+    assert attained.replay == pytest.approx(0.8)
+    assert attained.percent == pytest.approx(5.0)
+    assert "70.0% to 90.0%" in row(attained)
+
+
 def test_what_was_not_measured() -> None:
-    figure = Figure("TTFT p99", "s", None, 1.0)
+    assert figures(summary(ttft=Spread()), [summary(ttft=Spread())])[3].replay is None
+    figure = Figure("TTFT p99", "s", None, (1.0,))
     assert figure.difference is None
     assert figure.percent is None
     assert row(figure).split() == ["TTFT", "p99,", "s", "-", "1.000", "-"]
