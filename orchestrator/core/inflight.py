@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
 from orchestrator.core.types import Endpoint, Inflight, PathKind, RequestView, Route, Snapshot
@@ -31,7 +31,8 @@ class Work:
     """What one request holds, endpoint by endpoint, until it ends.
 
     `computing` is the endpoint its prompt is computed on, None once that is done; `holding` the
-    prefill endpoint that keeps its KV until the decode side has it, None if there is none.
+    prefill endpoint that keeps its KV until the decode side has it, None if there is none. `guessed`: the
+    decode side is only expected to be that one, and knows nothing of it.
     """
 
     route: Route
@@ -41,6 +42,7 @@ class Work:
     kv_tokens: int
     computing: str | None
     holding: str | None
+    guessed: bool = False
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class Ledger:
         self._given: dict[str, Endpoint] = {}
         self._views: dict[str, Endpoint] = {}
         self._stale: set[str] = set()
+        self._guesses: dict[str, int] = {}
 
     def __len__(self) -> int:
         """Requests in flight."""
@@ -85,12 +88,15 @@ class Ledger:
         now_s: float,
         cached_tokens: int = 0,
         kv_tokens: int | None = None,
+        *,
+        guessed: bool = False,
     ) -> Work:
         """Count `request` against the endpoints of `route`.
 
         A leg counts as one request where it runs. The prompt's uncached tokens are prefill work of the
         prefill (or unified) endpoint; its KV is held there until handed over, and with the expected
-        output on the decode (or unified) one (`kv_tokens` in all; None: `expected_kv_tokens`).
+        output on the decode (or unified) one (`kv_tokens` in all; None: `expected_kv_tokens`). `guessed`: the
+        decode side is told by `rebind`, if at all; until then no report of that endpoint's has seen it.
         Raises AccountingError if it is in flight already.
         """
         if request.id in self._work:
@@ -105,7 +111,10 @@ class Ledger:
             kv_tokens=expected_kv_tokens(request) if kv_tokens is None else kv_tokens,
             computing=computing,
             holding=route.prefill,
+            guessed=guessed,
         )
+        if guessed:
+            self._guess(route.decode, 1)
         self._work[request.id] = work
         if route.encode:
             self._add(route.encode, 1, 0, 0)
@@ -130,6 +139,7 @@ class Ledger:
         Raises AccountingError if it is not in flight.
         """
         work = self._get(request_id)
+        self._named(work)
         self._add(work.route.decode, -1, 0, -work.kv_tokens)
         self._add(route.decode, 1, 0, kv_tokens)
         work.route, work.kv_tokens = route, kv_tokens
@@ -148,6 +158,7 @@ class Ledger:
         """
         work = self._get(request_id)
         self._fetched(work)
+        self._named(work)
         del self._work[request_id]
         self._add(work.route.decode, -1, 0, -work.kv_tokens)
         if work.route.encode:
@@ -176,7 +187,10 @@ class Ledger:
             if view is None or self._given[endpoint_id] is not endpoint:
                 now = self.inflight(endpoint_id)
                 same_report = view is not None and endpoint.load is not None and view.load == endpoint.load
-                seen = view.inflight_at_load if view is not None and same_report else now
+                guesses = self._guesses.get(endpoint_id, 0)
+                seen = replace(now, requests=now.requests - guesses) if guesses else now
+                if view is not None and same_report:
+                    seen = view.inflight_at_load
                 view = _with_inflight(endpoint, now, seen)
             views[endpoint_id] = view
         self._given, self._views = given, views
@@ -198,6 +212,18 @@ class Ledger:
         if work is None:
             raise AccountingError(f"request {request_id} is not in flight: never started, or finished before")
         return work
+
+    def _named(self, work: Work) -> None:
+        if work.guessed:
+            work.guessed = False
+            self._guess(work.route.decode, -1)
+
+    def _guess(self, endpoint_id: str, more: int) -> None:
+        guesses = self._guesses.get(endpoint_id, 0) + more
+        if guesses:
+            self._guesses[endpoint_id] = guesses
+        else:
+            del self._guesses[endpoint_id]
 
     def _computed(self, work: Work) -> None:
         if work.computing is not None:

@@ -170,6 +170,27 @@ def test_case_33_between_two_reports_the_router_adds_what_it_gave_since():
     assert (endpoint.requests, endpoint.kv_used_tokens) == (31, 51_000)
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_report_has_not_seen_what_was_only_guessed(named):
+    """Of a decode side that others use too: their work must not be taken for what was to come here."""
+    ledger = Ledger()
+    ledger.start(make_request(), Route(prefill="p0", decode="u0"), 0.0, kv_tokens=0, guessed=True)
+    ledger.observe([loaded(1.0, running=1, kv_used=3000)])
+    (endpoint,) = ledger.snapshot(1.0).endpoints
+    assert endpoint.requests == 2
+    if named:
+        ledger.rebind(make_request().id, Route(prefill="p0", decode="u0"), 1000)
+        (endpoint,) = ledger.snapshot(1.0).endpoints
+        assert (endpoint.requests, endpoint.kv_used_tokens) == (2, 4000)
+        ledger.observe([loaded(2.0, running=2, kv_used=4000)])
+        (endpoint,) = ledger.snapshot(2.0).endpoints
+        assert (endpoint.requests, endpoint.kv_used_tokens) == (2, 4000)
+    ledger.finish(make_request().id)
+    (endpoint,) = ledger.snapshot(2.0).endpoints
+    assert (endpoint.requests, endpoint.kv_used_tokens) == (1, 3000)
+    assert ledger.inflight("u0") == NOTHING
+
+
 def test_the_same_report_seen_again_is_not_a_new_one():
     ledger = Ledger()
     ledger.observe([loaded(1.0, running=3, kv_used=0)])

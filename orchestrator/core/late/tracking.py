@@ -60,7 +60,10 @@ class Tracking:
         if not price.station.disaggregated:
             tokens -= price.cached  # blocks of a shared prefix are held once for all
         self.live[item.request.id] = live
-        self._ledger.start(item.request, live.route, now_s, price.cached, 0 if live.provisional else tokens)
+        guessed = live.provisional
+        self._ledger.start(
+            item.request, live.route, now_s, price.cached, 0 if guessed else tokens, guessed=guessed
+        )
         if live.provisional:
             live.lane.unbound_tokens += tokens
         else:

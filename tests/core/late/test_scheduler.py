@@ -347,6 +347,8 @@ class TestLateBinding:
         assert isinstance(deck.made["a"][-1], Spent)
         deck.finish("a", End.FAILED)
         assert deck.scheduler.ledger.inflight("p0") == Inflight()
+        deck.ask("again", 6000)
+        assert deck.decision("again") == "wait"
 
     def test_what_is_held_is_lost_with_the_process_that_computed_it(self):
         deck = self.deck()
@@ -406,7 +408,6 @@ class TestAlone:
         deck.first("a")
         deck.ask("b", 9000)
         assert deck.decision("b") == "wait"
-
 
     def test_a_shared_prefix_takes_its_memory_once(self):
         load = Load(0.0, kv_total_tokens=12_000)
