@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -19,7 +18,8 @@ from typing import Any
 import httpx
 import pytest
 from asking import CHAT, COMPLETION, WORDS, limited
-from deployment import FLEETS, GIVE_UP, GUARD_S, MODEL, Deployment, Fleet, eventually, sim
+from crowd import sent
+from deployment import FLEETS, GIVE_UP, MODEL, Deployment, Fleet, eventually, sim
 
 pytestmark = pytest.mark.integration
 
@@ -311,26 +311,16 @@ def clients_leave(fleet: Fleet) -> None:
     for name, kind, fields in stages:
         with made.fault(name, kind, **fields), ExitStack() as stack:
             for path, one in bodies:
-                leaver = stack.enter_context(sent(fleet, path, json.dumps(one).encode()))
+                leaver = stack.enter_context(sent(made, path, one))
                 if kind == "slow" and one["stream"] and name == "decode-0":
                     assert leaver.recv(64).startswith(b"HTTP/1.1 200")
             eventually(lambda: made.metrics()["pdctl_inflight_requests"] == len(bodies), made.unrest)
         made.at_rest()
     for cut in (1, 30, -1):
-        with sent(fleet, COMPLETION, json.dumps(body()).encode(), cut):
+        with sent(made, COMPLETION, body(), cut):
             pass
-    with sent(fleet, COMPLETION, json.dumps(body(400)).encode()):
+    with sent(made, COMPLETION, body(400)):
         pass
-
-
-@contextmanager
-def sent(fleet: Fleet, path: str, content: bytes, cut: int | None = None) -> Iterator[socket.socket]:
-    """A client that has sent its request, or the first `cut` bytes of its body, and leaves at the end."""
-    host, _, port = fleet.deployment.url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), GUARD_S) as client:
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
-        client.sendall(head.encode() + content[:cut])
-        yield client
 
 
 CASES: list[Case] = [
