@@ -74,7 +74,10 @@ def occupied(made: Deployment) -> Iterator[None]:
         ids = [256 + n % 150 for n in range(ROOM - 600)]
         own = {**completion(tokens=500), "prompt": ids}
         with made.fault("decode-0", "slow", factor=50), stream(other, own), made.fault("decode-0", "freeze"):
-            load = lambda: made.endpoints()["decode-0"]["load"]
+
+            def load():
+                return made.endpoints()["decode-0"]["load"]
+
             eventually(lambda: load()["kv_used_tokens"] > ROOM - 700, load)
             yield
 
