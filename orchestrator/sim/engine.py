@@ -286,24 +286,24 @@ class Engine:
 
     def tell(self, gen: Generation) -> None:
         """Give the owner what is new, and count it."""
-        stats, now_s = self.stats, self._now_s
+        stats, now_s, real_s = self.stats, self._now_s, self.clock.real_s
         fresh = gen.produced - gen.sent
         if fresh > 0:
             if gen.first_s is None:
                 gen.first_s = now_s
-                stats.ttft_s.observe(now_s - gen.created_s)
+                stats.ttft_s.observe(real_s(now_s - gen.created_s))
                 stats.prompt_tokens += len(gen.prompt)
                 fresh_gaps = fresh - 1
             else:
                 fresh_gaps = fresh
             if fresh_gaps:
-                stats.itl_s.observe((now_s - gen.last_s) / fresh, fresh_gaps)
+                stats.itl_s.observe(real_s(now_s - gen.last_s) / fresh, fresh_gaps)
             gen.last_s = now_s
             stats.output_tokens += fresh
             self._maybe_die(fresh)
         if gen.done is not None:
             stats.finish(gen.done)
-            stats.e2e_s.observe(now_s - gen.created_s)
+            stats.e2e_s.observe(real_s(now_s - gen.created_s))
         for one in (gen, *gen.twins):
             one.owner.flush(one)
 

@@ -45,20 +45,20 @@ class Pages:
         }  # fmt: skip
 
     def _load(self, at_s: float) -> dict[str, Any]:
-        engine, options = self._host.engine, self._host.options
+        engine, options, real_s = self._host.engine, self._host.options, self._host.clock.real_s
         load, c = engine.model.load(), engine.model.counters
         decode, prefill = options.role == "decode", options.role == "prefill"
         waiting = load.waiting + load.gated + load.prealloc + (load.reserved if decode else 0)
         usage = load.used_tokens / load.total_tokens
-        speed = 0.0
-        if c.last_transfer_s and prefill:
+        speed, transfer_s = 0.0, real_s(c.last_transfer_s)
+        if transfer_s and prefill:
             mean_tokens = c.transfer_tokens / max(1, c.transfers)
-            speed = mean_tokens * engine.model.config.timing.kv_token_bytes / c.last_transfer_s / 1e9
+            speed = mean_tokens * engine.model.config.timing.kv_token_bytes / transfer_s / 1e9
         seen = c.cached_tokens + c.prefill_tokens
         gb = options.kv_tokens * engine.model.config.timing.kv_token_bytes / 1e9
         moments = [
-            float(c.decode_steps), float(c.decode_batch), c.decode_us, float(c.decode_batch2),
-            c.decode_batch_us, float(c.decode_batch),
+            float(c.decode_steps), float(c.decode_batch), real_s(c.decode_us), float(c.decode_batch2),
+            real_s(c.decode_batch_us), float(c.decode_batch),
         ]  # fmt: skip
         return {
             "timestamp": at_s, "dp_rank": 0, "num_running_reqs": load.running + load.prefilling,
@@ -70,7 +70,7 @@ class Pages:
             "cache_hit_rate": round(c.cached_tokens / seen, 4) if seen else 0.0,
             "utilization": -1.0 if prefill else 0.0,
             "total_prefill_uncached_tokens": c.prefill_tokens,
-            "total_prefill_busy_us": int(c.prefill_busy_us),
+            "total_prefill_busy_us": int(real_s(c.prefill_busy_us)),
             "decode_moments": None if prefill else moments,
             "memory": {
                 "weight_gb": 32.8, "kv_cache_gb": round(gb, 3), "graph_gb": 0.0,
@@ -84,7 +84,7 @@ class Pages:
                 "decode_transfer_queue_reqs": load.reserved,
                 "decode_retracted_queue_reqs": 0,
                 "kv_transfer_speed_gb_s": speed,
-                "kv_transfer_latency_ms": c.last_transfer_s * 1e3 if prefill else 0.0,
+                "kv_transfer_latency_ms": transfer_s * 1e3 if prefill else 0.0,
             },
             "queues": {
                 "waiting": load.waiting, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0,
@@ -92,8 +92,9 @@ class Pages:
         }  # fmt: skip
 
     def _rate(self) -> float:
-        """Output tokens per virtual second over the last half second or more."""
-        now_s, count = self._host.clock.now_s(), self._host.engine.model.counters.generated_tokens
+        """Output tokens per second over the last half second or more."""
+        clock = self._host.clock
+        now_s, count = clock.real_s(clock.now_s()), self._host.engine.model.counters.generated_tokens
         at_s, before = self._seen
         if now_s - at_s >= 0.5:
             self._throughput = round((count - before) / (now_s - at_s), 2)

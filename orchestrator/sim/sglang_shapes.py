@@ -255,7 +255,8 @@ class GenerateShape(_Shape):
         }
 
     def _meta(self, reply: Reply, gen: Generation, end: int) -> dict[str, Any]:
-        base_s = reply.created - gen.created_s
+        real_s = reply.engine.clock.real_s
+        base_s = reply.created - real_s(gen.created_s)
         computed_here = gen.cached is None
         meta: dict[str, Any] = {
             "id": gen.id, "finish_reason": self._finish_object(gen, end), "prompt_tokens": len(gen.prompt),
@@ -265,10 +266,10 @@ class GenerateShape(_Shape):
             meta |= {"storage_prefetch_wait": 0.0, "storage_staging_wait": 0.0}
         job = gen.job
         if job is not None and job.admitted_s is not None:
-            meta["forward_entry_time"] = base_s + job.admitted_s
+            meta["forward_entry_time"] = base_s + real_s(job.admitted_s)
             if computed_here and job.prefilled_s is not None:
-                meta["prefill_finished_time"] = base_s + job.prefilled_s
-            meta["queue_time"] = job.admitted_s - job.submitted_s
+                meta["prefill_finished_time"] = base_s + real_s(job.prefilled_s)
+            meta["queue_time"] = real_s(job.admitted_s - job.submitted_s)
         if gen.params.logprobs is not None:
             meta |= self._logprobs(reply, gen, end)
         cached = gen.cached_tokens
@@ -282,17 +283,18 @@ class GenerateShape(_Shape):
 
     @staticmethod
     def _latencies(reply: Reply, gen: Generation, end: int, base_s: float) -> dict[str, Any]:
-        now_s = reply.engine.clock.now_s()
-        first_s = gen.first_s or now_s
+        clock = reply.engine.clock
+        now_s, created_s = clock.real_s(clock.now_s()), clock.real_s(gen.created_s)
+        first_s = now_s if gen.first_s is None else clock.real_s(gen.first_s)
         sent = {"response_sent_to_client_ts": base_s + (first_s if reply.call.stream else now_s)}
         finished = {"request_finished_ts": base_s + now_s}
         if end > 1 and now_s > first_s:
             finished["decode_throughput"] = (end - 1) / (now_s - first_s)
         return {
-            "e2e_latency": now_s - gen.created_s,
-            "request_received_ts": base_s + gen.created_s,
-            "first_token_latency": first_s - gen.created_s,
-            "api_server_dispatch_finish_ts": base_s + gen.created_s,
+            "e2e_latency": now_s - created_s,
+            "request_received_ts": base_s + created_s,
+            "first_token_latency": first_s - created_s,
+            "api_server_dispatch_finish_ts": base_s + created_s,
             # A stream's first byte was sent long before its end.
             **(sent | finished if reply.call.stream else finished | sent),
         }

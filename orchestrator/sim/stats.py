@@ -27,7 +27,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class EngineStats:
-    """Per-request figures of one engine; seconds are virtual."""
+    """Per-request figures of one engine; seconds are real, as whoever reads them would measure."""
 
     ttft_s: Histogram
     itl_s: Histogram

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from random import Random
 from typing import Any
 
@@ -387,6 +388,21 @@ async def test_generate_has_the_captured_fields(
         assert own == [field for field in wanted["meta_info"] if field in own]
         missing = set(wanted["meta_info"]) - set(own)
         assert missing <= {"input_top_logprobs", "output_top_logprobs"}
+
+
+async def test_what_it_tells_of_its_time_is_real(sglang: Any, client: Any) -> None:
+    """Forty times as fast: what it says it took is within what a clock beside it saw."""
+    body = {"text": "hello", "sampling_params": {"max_new_tokens": 100, "ignore_eos": True}}
+    before = (await client.get(sglang.unified, "/v1/loads")).json()["loads"][0]
+    began_s = time.monotonic()
+    answer = await client.post(sglang.unified, "/generate", body)
+    took_s = time.monotonic() - began_s
+    after = (await client.get(sglang.unified, "/v1/loads")).json()["loads"][0]
+    busy_us = after["total_prefill_busy_us"] - before["total_prefill_busy_us"]
+    steps_us = after["decode_moments"][2] - before["decode_moments"][2]
+    assert 0 < busy_us + steps_us <= took_s * 1e6
+    meta = answer.json()["meta_info"]
+    assert 0 < meta["first_token_latency"] <= meta["e2e_latency"] <= took_s
 
 
 async def test_pages_have_the_captured_shape(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -418,6 +419,24 @@ async def test_pages(plain: SimProcess, client: Any, captures: Any, shape_of: An
         answer = await client.get(plain, path)
         assert (answer.status_code, answer.json()) == (404, {"detail": "Not Found"})
     assert (await client.get(plain, COMPLETIONS)).status_code == 405
+
+
+async def test_what_it_tells_of_its_time_is_real(vllm: Any, client: Any) -> None:
+    """Forty times as fast: what it says it took is within what a clock beside it saw."""
+
+    async def told(name: str) -> float:
+        text = (await client.get(vllm.unified, "/metrics")).text
+        lines = [line for line in text.splitlines() if line.startswith(f"vllm:{name}_seconds_sum")]
+        return float(lines[0].rpartition(" ")[2])
+
+    names = ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
+    before = [await told(name) for name in names]
+    began_s = time.monotonic()
+    await client.post(vllm.unified, COMPLETIONS, body_of(tokens=100, ignore_eos=True))
+    took_s = time.monotonic() - began_s
+    first_s, gaps_s, whole_s = [await told(name) - then for name, then in zip(names, before, strict=True)]
+    assert 0 < first_s + gaps_s <= whole_s + 1e-6
+    assert whole_s <= took_s
 
 
 async def test_metrics(vllm: Any, client: Any) -> None:
