@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -404,8 +405,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it; 0 when there is something to compare, 130 after Ctrl-C."""
+    """Run it; 0 when there is something to compare, 130 after Ctrl-C or TERM."""
     args = parse(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     scratch = None if args.state else Path(tempfile.mkdtemp(prefix="pdctl-live-"))
     state = args.state.absolute() if scratch is None else scratch / "state"
     try:

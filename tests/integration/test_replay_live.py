@@ -76,7 +76,8 @@ def test_live_and_replay_side_by_side(tmp_path: Path, short: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["told.json"]
 
 
-def test_ctrl_c_clears_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_ends_it_finds_nothing_left(tmp_path: Path, how: signal.Signals) -> None:
     state = tmp_path / "state"
     process = subprocess.Popen(
         words("--state", state),
@@ -88,7 +89,7 @@ def test_ctrl_c_clears_up(tmp_path: Path) -> None:
     try:
         # The trace lasts for minutes: when the first decision is on disk it has only begun.
         eventually(lambda: list(state.glob("decisions/*.jsonl")))
-        process.send_signal(signal.SIGINT)
+        process.send_signal(how)
         _, stderr = process.communicate(timeout=GUARD_S)
     finally:
         process.kill()
