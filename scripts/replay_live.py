@@ -407,7 +407,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it; 0 when there is something to compare, 130 after Ctrl-C or TERM."""
     args = parse(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     scratch = None if args.state else Path(tempfile.mkdtemp(prefix="pdctl-live-"))
     state = args.state.absolute() if scratch is None else scratch / "state"
     try:
