@@ -161,6 +161,7 @@ class Admin:
             "ready": state.ready,
             "joined": state.joined,
             "gated": state.gated,
+            "circuit": str(state.breaker.circuit),
             "for_s": round(now_s - state.since_s, 3),
             "why": "gated" if state.gated and state.joined else state.why,
             "incarnation": state.incarnation,

@@ -13,10 +13,11 @@ from orchestrator import __version__
 from orchestrator.clock import Clock
 from orchestrator.core.address import join_host_port, split_http_url
 from orchestrator.core.contracts import Scheduler
+from orchestrator.core.hang import Signs
 from orchestrator.core.types import End, Endpoint, Outcome, PathKind, Snapshot
 from orchestrator.engines.base import HttpCall
 from orchestrator.errors import NoCapacity, NotServed, RequestError, TooLarge, WrongMethod
-from orchestrator.router import dispatch, local, replies, road
+from orchestrator.router import dispatch, local, replies, road, watch
 from orchestrator.router.ask import TooLong, ask
 from orchestrator.router.decisions import DecisionLog
 from orchestrator.router.desk import Desk
@@ -86,6 +87,7 @@ class RouterApp:
         self._places: dict[str, tuple[Endpoint, road.Place]] = {}
         self._fresh_places: dict[str, road.Place] = {}
         self.units: set[Unit] = set()
+        self._signs: dict[str, Signs] = {}
         self.orphans = Orphans(metrics)
         self._desk = Desk(scheduler, clock, None if decisions is None else decisions.wants, poll)
         # Not part of the port: a scheduler that does not say it is told everything.
@@ -109,6 +111,8 @@ class RouterApp:
             "/get_server_info": lambda _: local.server_info(self._snapshot(), __version__),
         }
         registry.on_change(self._endpoints_changed)
+        registry.on_incarnation(self._another_process)
+        registry.on_hung(lambda endpoint, why: watch.lost(self.shared, endpoint, why))
         self._endpoints_changed()
         self._ticker = self._loop.call_later(self._period_s(), self._tick)
 
@@ -211,6 +215,8 @@ class RouterApp:
             trouble=self._registry.leg_failed,
             watch=self.units,
             orphans=self.orphans,
+            well=self._registry.well,
+            signs=self._signs,
             key=settings.engine_key,
             heeds=self._heeds,
             connects=self._connects,
@@ -265,14 +271,17 @@ class RouterApp:
         self._fresh_places.clear()
         self._desk.observe(self._snapshot())
 
+    def _another_process(self, endpoint_id: str) -> None:
+        self._signs.pop(endpoint_id, None)
+
     def _period_s(self) -> float:
         timeouts = self._dispatch.settings.timeouts
-        shortest_s = min(timeouts.prefill_s, timeouts.first_token_s, timeouts.inter_token_s, timeouts.total_s)
+        stages = (timeouts.prefill_s, timeouts.first_token_s, timeouts.inter_token_s, timeouts.total_s)
+        shortest_s = min(*stages, timeouts.hang_s)
         return min(0.5, max(0.01, shortest_s / 4))
 
     def _tick(self) -> None:
         now_s = self._clock.now_s()
-        for unit in tuple(self.units):
-            unit.check(now_s)
+        watch.look(self.shared, self._registry, now_s)
         self.orphans.check(now_s)
         self._ticker = self._loop.call_later(self._period_s(), self._tick)

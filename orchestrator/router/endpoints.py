@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -61,6 +62,7 @@ class Registry:
         self._on_change: list[Callable[[], None]] = []
         self._on_incarnation: list[Callable[[str], None]] = []
         self._on_suspect: list[Callable[[str], None]] = []
+        self._on_hung: list[Callable[[str, str], None]] = []
         self._plan = plan
         self.apply(plan)
 
@@ -114,6 +116,10 @@ class Registry:
     def on_suspect(self, callback: Callable[[str], None]) -> None:
         """Call `callback(endpoint_id)` when it should be probed right now."""
         self._on_suspect.append(callback)
+
+    def on_hung(self, callback: Callable[[str, str], None]) -> None:
+        """Call `callback(endpoint_id, why)` when its counters have stood still for too long."""
+        self._on_hung.append(callback)
 
     # What the operator and the controller say.
 
@@ -173,6 +179,31 @@ class Registry:
             self.answered(endpoint_id, Answer.REFUSED, "connection refused to a request")
         self._tell(self._on_suspect, endpoint_id)
 
+    # What the data path has seen.
+
+    def well(self, endpoint_id: str) -> None:
+        """A leg has been answered there, the first since something went wrong."""
+        state = self._states.get(endpoint_id)
+        if state is not None:
+            was = state.ready
+            if state.breaker.succeeded():
+                self._moved(state, was, "well")
+
+    def moved_s(self, endpoint_id: str) -> float:
+        """When its own counters last moved, or it had nothing to count; -inf if it tells of none."""
+        state = self._states.get(endpoint_id)
+        told = state is not None and state.load is not None and state.load.progress is not None
+        return state.moved_s if state is not None and told else -inf
+
+    def hangs(self, endpoint_id: str, silent_s: float) -> None:
+        """It has work, and has shown no sign of life for so long: nothing for it until it is tried again."""
+        state = self._states.get(endpoint_id)
+        if state is not None and not state.breaker.shut:
+            was = state.ready
+            state.breaker.trip(self._clock.now_s())
+            state.why = f"has work, but has shown no sign of life for {silent_s:.0f} s"
+            self._moved(state, was, "hung")
+
     # What the prober found.
 
     def answered(self, endpoint_id: str, answer: Answer, why: str) -> bool:
@@ -185,6 +216,9 @@ class Registry:
             state.suspected = True
         if answer is not Answer.OK:
             state.why = why
+        if state.breaker.look(self._clock.now_s()):
+            self._moved(state, was, "half-open")
+            was = state.ready
         if state.joined and not state.health.fit:
             state.joined = False
             self._moved(state, was, str(answer))
@@ -205,6 +239,7 @@ class Registry:
             self._counts.incarnation(endpoint_id)
             self._tell(self._on_incarnation, endpoint_id)
         state.joined, state.hung, state.why = True, False, ""
+        state.breaker.reset()
         state.moved_s = self._clock.now_s()
         self._moved(state, was, "probe")
 
@@ -224,6 +259,8 @@ class Registry:
             was, state.hung = state.ready, hung
             state.why = f"has work, but none got done for {stalled_s:.0f} s" if hung else ""
             self._moved(state, was, "hung" if hung else "progress")
+            for callback in self._on_hung if hung else ():
+                callback(state.plan.name, state.why)
         else:
             state.changed()
             self._changed()

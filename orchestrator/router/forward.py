@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from orchestrator.core.types import End, Endpoint, LegEvent, LegKind, PathKind
-from orchestrator.engines.base import HandoffFailed, Leg
+from orchestrator.core.hang import Overdue
+from orchestrator.core.types import End, Endpoint, LegKind, PathKind
+from orchestrator.engines.base import HandoffFailed
 from orchestrator.errors import LegFailed, NoCapacity, RequestError
 from orchestrator.router import connects, givenup
-from orchestrator.router.answer import Answer
+from orchestrator.router.attempt import Attempt
 from orchestrator.router.connects import Due, Ready
 from orchestrator.router.legs import Call, Item, fault, leg_name, pause, resume
-from orchestrator.router.record import Record
-from orchestrator.router.road import Road
-from orchestrator.router.stages import overdue
-from orchestrator.router.stream import Stream, Usage
+from orchestrator.router.stages import look
+from orchestrator.router.stream import Stream
 from orchestrator.wire.client import Progress, WireError
-from orchestrator.wire.exchange import Exchange
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +27,7 @@ LATE_LEG_S = 10.0
 """How long a leg may still answer once the client has everything; then it is aborted."""
 
 
-class Unit:
+class Unit(Attempt):
     """The legs of one attempt, of all its items.
 
     A leg that fails before its item has begun fails the unit, and every other leg is aborted at once: its
@@ -40,40 +37,7 @@ class Unit:
     `late`: who decodes is told by `bound`, once prefill is done.
     """
 
-    __slots__ = (
-        "_answer", "_broke", "_calls", "_connecting", "_due", "_failure", "_items", "_late", "_over",
-        "_over_s", "_record", "_road", "_waiting", "closed", "exchange", "failed_at", "safe_to_repeat",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        road: Road,
-        record: Record,
-        answer: Answer,
-        items: Sequence[Item],
-        over: Callable[[], None],
-        broke: Callable[[RequestError], None],
-        late: bool = False,
-    ) -> None:
-        self._road = road
-        self._record = record
-        self._answer = answer
-        self._items = items
-        self._over = over
-        self._broke = broke
-        self._late = late
-        self._calls: dict[Call, None] = {}
-        self._due: Due = []
-        self._waiting: Due = []  # for a connection
-        self._failure: RequestError | None = None
-        self._over_s: float | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self.exchange: Exchange = answer.exchange
-        self.closed = False
-        self.failed_at: tuple[str, ...] = ()
-        """The endpoint whose leg failed the unit, if it was one's."""
-        self.safe_to_repeat = False
-        """The failed unit has run nowhere: it was never sent, or the engine ended it before it began."""
+    __slots__ = ()
 
     def start(self) -> None:
         """Start the legs. Raises what an adapter raises when it cannot."""
@@ -95,11 +59,6 @@ class Unit:
             self._connecting.cancel()
         if self._calls or self._due or self._waiting or self._late:
             self._give_up()
-
-    def usage(self) -> Usage:
-        """The tokens of the whole request."""
-        items = self._items
-        return items[0].usage() if len(items) == 1 else self._answer.usage([item.usage() for item in items])
 
     def _go_on(self) -> None:
         """What follows from what has happened."""
@@ -145,6 +104,7 @@ class Unit:
         road, paused = self._road, self.exchange.paused
         tells = "sent" in road.heeds
         now_s = road.clock.now_s()
+        self._look_s = 0.0
         for (item, leg), (place, connection) in zip(due, ready, strict=True):
             call = Call(self, item, leg, place, connection, now_s)
             self._calls[call] = None
@@ -238,6 +198,8 @@ class Unit:
     def _begin(self, call: Call, now_s: float) -> None:
         record, item, exchange = self._record, self._items[call.item], self.exchange
         item.begun = True
+        self._look_s = 0.0
+        self._road.heard(call.leg.endpoint, call.sent_s, now_s)
         exchange.on_pause = partial(pause, self._calls)
         exchange.on_resume = partial(resume, self._calls, self._road.clock)
         if record.first_s is None:
@@ -289,6 +251,8 @@ class Unit:
         leg, item = call.leg, self._items[call.item]
         self._drop(call, "ok")
         item.fed_s = now_s = self._road.clock.now_s()
+        self._look_s = 0.0
+        self._road.heard(leg.endpoint, call.sent_s, now_s)
         if self._record.first_s is None:
             self._record.mark(str(leg.kind), now_s)
         if leg.kind is LegKind.PREFILL:
@@ -328,8 +292,10 @@ class Unit:
         """The client has all of an item; its answer ends with the last of them."""
         item = self._items[call.item]
         now_s = self._road.clock.now_s()
+        self._look_s = 0.0
         if not item.begun:
             item.begun = True
+            self._road.heard(call.leg.endpoint, call.sent_s, now_s)
             self._tell_begun(call.leg, now_s)
         item.done = True
         if len(self._items) > 1 and not all(one.done for one in self._items):
@@ -358,14 +324,6 @@ class Unit:
             self.failed_at = () if endpoint is None else (endpoint,)
             self._give_up()
 
-    def _drop(self, call: Call, result: str) -> None:
-        """The call is over, well or badly."""
-        if call in self._calls:
-            del self._calls[call]
-            self._road.counts.leg_done(call.leg.kind, call.leg.endpoint, result)
-            if result != "ok":
-                call.abort()
-
     def _give_up(self) -> None:
         """Nobody wants the answers of what runs, nor what was to run."""
         calls, unsent = tuple(self._calls), [leg for _, leg in (*self._due, *self._waiting)]
@@ -376,24 +334,29 @@ class Unit:
 
     # -- time
 
-    def check(self, now_s: float) -> None:
-        """Fail the unit if one of its stages is past its deadline."""
+    def check(self, now_s: float) -> Sequence[Overdue]:
+        """Fail the unit if one of its stages is past its deadline; which of its legs are overdue."""
+        if now_s < self._look_s or self.closed:
+            return ()
+        overdue: Sequence[Overdue] = ()
         if self._over_s is not None:
             if now_s - self._over_s > LATE_LEG_S:
                 self._give_up()
         else:
             paused = self.exchange.paused
-            late = overdue(self._calls, self._items, self._record, paused, self._road.timeouts, now_s)
+            late, overdue, self._look_s = look(
+                self._calls, self._items, self._record, paused, self._road, now_s
+            )
             if late is not None:
                 self._fail(late.error, late.endpoint)
         self._go_on()
+        return overdue
 
-    # -- telling others
-
-    def _tell_begun(self, leg: Leg, now_s: float) -> None:
-        if len(self._items) == 1 or all(one.begun for one in self._items):
-            self._tell(leg, "first_token", now_s)
-
-    def _tell(self, leg: Leg, what: str, at_s: float) -> None:
-        if what in self._road.heeds:
-            self._road.progress(LegEvent(self._record.id, leg.kind, leg.endpoint, what, at_s))
+    def lose(self, endpoint: str, error: RequestError) -> None:
+        """What runs at this endpoint will never answer."""
+        for call in [call for call in self._calls if call.leg.endpoint == endpoint]:
+            if call.leg.relay or not self._items[call.item].begun:
+                self._fail(error, endpoint)  # every call is aborted by that, this one too
+                break
+            self._end(call, error)
+        self._go_on()

@@ -40,6 +40,26 @@ class Registry(Protocol):
         """A leg met trouble at the endpoint below HTTP."""
         ...
 
+    def well(self, endpoint_id: str) -> None:
+        """A leg has been answered there, the first since something went wrong."""
+        ...
+
+    def moved_s(self, endpoint_id: str) -> float:
+        """When its own counters last moved, or it had nothing to count; -inf if it tells of none."""
+        ...
+
+    def hangs(self, endpoint_id: str, silent_s: float) -> None:
+        """It has work, and has shown no sign of life for so long."""
+        ...
+
+    def on_hung(self, callback: Callable[[str, str], None]) -> None:
+        """Call `callback(endpoint_id, why)` when its counters have stood still for too long."""
+        ...
+
+    def on_incarnation(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(endpoint_id)` when another process is behind an endpoint."""
+        ...
+
 
 class Way(NamedTuple):
     """One way to serve a request: an engine, whether prefill and decode are apart there, and the facts of

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.clock import Clock
+from orchestrator.core.hang import Signs
 from orchestrator.core.types import LegEvent
 from orchestrator.engines.base import Engine, HttpCall, Leg
 from orchestrator.topology.plan import Timeouts
@@ -61,7 +62,8 @@ class Road:
     performs an engine's abort call and forgets it; `trouble` tells the registry that an endpoint failed
     below HTTP. `key` is the engines' API key. `heeds` is what of a leg's progress the scheduler is told.
     `orphans` takes legs that go on without their unit, `connects` are the tasks in which connections are
-    being made.
+    being made. `well` tells the registry that an endpoint that had failed has answered; `signs` is what each
+    has shown.
     """
 
     pool: Pool
@@ -75,9 +77,26 @@ class Road:
     watch: set[Unit]
     orphans: Orphans
     key: str | None
+    well: Callable[[str], None]
+    signs: dict[str, Signs]
     heeds: frozenset[str] = PROGRESS
     connects: set[asyncio.Task[None]] = field(default_factory=set)
     _heads: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = field(default_factory=dict)
+
+    def signs_of(self, endpoint: str) -> Signs:
+        """What the endpoint has shown in this life."""
+        signs = self.signs.get(endpoint)
+        if signs is None:
+            signs = self.signs[endpoint] = Signs()
+        return signs
+
+    def heard(self, endpoint: str, sent_s: float, now_s: float) -> None:
+        """A leg sent at `sent_s` has brought its answer, or its first token."""
+        signs = self.signs_of(endpoint)
+        signs.heard(sent_s, now_s)
+        if signs.failing:
+            signs.failing = False
+            self.well(endpoint)
 
     def head(self, place: Place, leg: Leg) -> bytes:
         """The head of the request that starts `leg` at `place`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from orchestrator.core.breaker import Breaker
 from orchestrator.core.types import Endpoint, Load
 from orchestrator.engines.base import Engine
 from orchestrator.router.health import Health
@@ -21,9 +22,9 @@ _OF_THE_PROCESS = (
 class State:
     """One endpoint as it is now. Only the registry changes it; the prober and the admin read.
 
-    `joined` is true between a join and the next leave; an endpoint that is gated, or hangs, stays joined
-    and is given nothing. `why` says what keeps it out, for people. `learned` are this incarnation's facts.
-    `since_s` is when it last became ready or stopped to be.
+    `joined` is true between a join and the next leave; an endpoint that is gated, hangs, or whose breaker
+    is open stays joined and is given nothing. `why` says what keeps it out, for people. `learned` are this
+    incarnation's facts. `since_s` is when it last became ready or stopped to be.
     """
 
     plan: InstancePlan
@@ -33,6 +34,7 @@ class State:
     joined: bool = False
     gated: bool = False
     hung: bool = False
+    breaker: Breaker = field(default_factory=Breaker)
     why: str = "not probed yet"
     learned: Mapping[str, Any] = field(default_factory=dict)
     load: Load | None = None
@@ -54,7 +56,7 @@ class State:
     @property
     def ready(self) -> bool:
         """It may be given work."""
-        return self.joined and not self.gated and not self.hung
+        return self.joined and not self.gated and not self.hung and not self.breaker.shut
 
     def changed(self) -> None:
         """What `endpoint` gives has to be made anew."""

@@ -70,6 +70,7 @@ class Timeouts:
     first_token_s: float = 300.0
     inter_token_s: float = 60.0
     total_s: float = 3600.0
+    hang_s: float = 15.0
 
 
 @dataclass(frozen=True, slots=True)

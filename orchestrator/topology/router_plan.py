@@ -118,6 +118,7 @@ def _settings(inputs: Inputs) -> dict[str, Any]:
             first_token_s=timeouts.first_token,
             inter_token_s=timeouts.inter_token,
             total_s=timeouts.total,
+            hang_s=timeouts.hang,
         ),
         "scheduling": inputs.scheduling,
         "pass_headers": router.pass_headers,

@@ -72,6 +72,12 @@ class TimeoutsConfig(Strict):
         default="60s", validate_default=True, description="Between two pieces of a stream."
     )
     total: Duration = Field(default="1h", validate_default=True, description="For the whole request.")
+    hang: Duration = Field(
+        default="15s",
+        validate_default=True,
+        description="Silence after which an engine with overdue work is taken to hang, and its requests go "
+        "elsewhere; at least ten times as long as predicted.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -421,3 +421,42 @@ def test_case_44_a_plan_that_does_not_load_changes_nothing(world: World) -> None
         world.registry.apply(world.make_plan(instance("p0"), instance("x", engine="no-such-engine")))
     assert world.ready() == {"p0"}
     assert world.registry.get("x") is None
+
+
+def test_case_20_what_hangs_by_its_legs_is_out_until_it_is_tried_again(world: World) -> None:
+    world.join("d0")
+    read_load(world, 1, running=1, progress=50.0)
+    assert world.registry.moved_s("d0") == world.clock.now_s()
+    world.registry.hangs("d0", 20.0)
+    world.registry.hangs("d0", 21.0)
+    assert world.ready() == set()
+    world.clock.advance(4.0)
+    world.registry.answered("d0", Answer.OK, "")
+    assert world.ready() == set()
+    world.clock.advance(1.1)
+    world.registry.answered("d0", Answer.OK, "")
+    assert world.ready() == {"d0"}
+    world.registry.hangs("d0", 20.0)
+    world.clock.advance(6.0)
+    world.registry.answered("d0", Answer.OK, "")
+    assert world.ready() == set(), "twice as long the second time"
+    world.clock.advance(5.0)
+    world.registry.answered("d0", Answer.OK, "")
+    world.registry.well("d0")
+    assert [c[1:] for c in world.counts.changes[1:]] == [
+        ("out", "hung"), ("ready", "half-open"), ("out", "hung"), ("ready", "half-open"),
+    ]  # fmt: skip
+
+
+def test_an_engine_that_counts_nothing_has_no_counters_to_go_by(world: World) -> None:
+    world.join("d0")
+    assert world.registry.moved_s("d0") == float("-inf")
+    assert world.registry.moved_s("nobody") == float("-inf")
+
+
+def test_those_who_run_legs_are_told_of_counters_that_stand_still(world: World) -> None:
+    told: list[tuple[str, str]] = []
+    world.registry.on_hung(lambda name, why: told.append((name, why)))
+    world.join("d0")
+    read_load(world, 125, running=2, progress=50.0)
+    assert [name for name, _ in told] == ["d0"]

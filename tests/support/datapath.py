@@ -313,6 +313,10 @@ class Fleet:
         self.adapter = adapter
         self.endpoints = {engine.name: engine.endpoint for engine in engines}
         self.troubles: list[tuple[str, BaseException]] = []
+        self.wells: list[str] = []
+        self.hung: list[str] = []
+        self.moved: dict[str, float] = {}
+        self.on_hung_told: list[Callable[[str, str], None]] = []
         self._callbacks: list[Callable[[], None]] = []
 
     def snapshot(self, now_s: float) -> Snapshot:
@@ -338,6 +342,25 @@ class Fleet:
     def leg_failed(self, endpoint_id: str, error: BaseException) -> None:
         """Keep what is told."""
         self.troubles.append((endpoint_id, error))
+
+    def well(self, endpoint_id: str) -> None:
+        """Keep what is told."""
+        self.wells.append(endpoint_id)
+
+    def moved_s(self, endpoint_id: str) -> float:
+        """These engines count nothing, unless told."""
+        return self.moved.get(endpoint_id, float("-inf"))
+
+    def hangs(self, endpoint_id: str, silent_s: float) -> None:
+        """Keep what is told."""
+        self.hung.append(endpoint_id)
+
+    def on_hung(self, callback: Callable[[str, str], None]) -> None:
+        """Remember who to tell."""
+        self.on_hung_told.append(callback)
+
+    def on_incarnation(self, callback: Callable[[str], None]) -> None:
+        """No endpoint is another process here."""
 
     def change(self, **changes: Endpoint) -> None:
         """Replace endpoints by name and tell."""
