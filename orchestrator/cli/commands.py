@@ -15,17 +15,19 @@ from orchestrator.cli import plan as _plan
 from orchestrator.cli import reload as _reload
 from orchestrator.cli import replay as _replay
 from orchestrator.cli import route as _route
+from orchestrator.cli import rules as _rules
 from orchestrator.cli import run as _run
 from orchestrator.cli.app import app, show_error
 from orchestrator.errors import PdctlError
 
 __all__ = ["app", "execute"]
 
-COMMANDS = (_run, _plan, _route, _explain, _reload, _replay)
+COMMANDS = (_run, _plan, _route, _explain, _reload, _replay, _rules)
 """The modules whose import registered their commands."""
 
 ORDER = (
-    "up", "down", "ps", "logs", "restart", "reload", "explain", "replay", "check", "plan", "route", "schema",
+    "up", "down", "ps", "logs", "restart", "reload", "explain", "replay", "check", "plan", "rules", "route",
+    "schema",
 )  # fmt: skip
 """The commands as `--help` lists them: by how often they are needed, not by module."""
 

@@ -39,6 +39,8 @@ _MODELS = {Subject.TOPOLOGY: Topology, Subject.PROFILE: ProfileFile}
 def check(topology: TopologyFile = DEFAULT_TOPOLOGY, overrides: Overrides = None) -> None:
     """Check a topology: its form, what it refers to, and its parts against each other."""
     plan = load_plan(topology, overrides)
+    for finding in plan.silenced:
+        out.print(finding, markup=False, style="dim")
     out.print(f"OK {summary(plan)}", markup=False)
 
 

@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.core.rules import Rule
 from orchestrator.core.types import Role
-from orchestrator.engines import flags
+from orchestrator.engines import flags, rules
 from orchestrator.engines.base import InstanceSpec, LintContext, Setting
 from orchestrator.errors import Problem
 
@@ -35,15 +36,16 @@ class Writer:
     def problem(
         self,
         spec: InstanceSpec,
-        rule: str,
+        rule: Rule,
         message: str,
         *,
         hint: str | None = None,
         field: str = "",
         at: Setting | None = None,
-        severity: str = "error",
+        severity: str | None = None,
     ) -> Problem:
-        """A finding about `spec`'s pool, at the setting `at` if one is to blame."""
+        """A finding about `spec`'s pool, at the setting `at` if one is to blame; as grave as its rule says
+        unless `severity` does."""
         file, line = self.context.origins.get(spec.pool, (None, None))
         if at is not None and (where := _WHERE.search(at.origin)):
             file, line = where["file"], int(where["line"])
@@ -53,8 +55,8 @@ class Writer:
             line=line,
             field=f"pools.{spec.pool}.{field}" if field else f"pools.{spec.pool}",
             hint=hint,
-            rule=rule,
-            severity=severity,
+            rule=rule.name,
+            severity=severity or rule.severity,
         )
 
 
@@ -77,16 +79,18 @@ def sides(specs: Sequence[InstanceSpec]) -> Iterator[tuple[InstanceSpec, Instanc
 
 
 def disagreements(
-    writer: Writer, names: Mapping[str, str], value: Callable[[InstanceSpec, str], object]
+    writer: Writer,
+    names: Mapping[str, tuple[Rule, str]],
+    value: Callable[[InstanceSpec, str], object],
 ) -> Iterator[Problem]:
-    """Findings for the settings of `names` (name to why it matters) that differ between P and D."""
+    """Findings for the settings of `names` (name to rule, and why it matters) that differ between P and D."""
     for prefill, decode in sides(writer.context.specs):
-        for name, why in names.items():
+        for name, (rule, why) in names.items():
             ours, theirs = value(prefill, name), value(decode, name)
             if ours != theirs:
                 yield writer.problem(
                     decode,
-                    "pair-mismatch",
+                    rule,
                     f"{name} is {_shown(theirs)} here and {_shown(ours)} in {prefill.pool}: {why}",
                     hint=f"give both pools the same {name}",
                     field="flags",
@@ -101,7 +105,7 @@ def owned(writer: Writer, names: Mapping[str, str]) -> Iterator[Problem]:
             if name in names:
                 yield writer.problem(
                     spec,
-                    "planned-flag",
+                    rules.PLANNED_FLAG,
                     f"--{name} is set by the plan",
                     hint=names[name],
                     field=f"flags.{name}",
@@ -122,7 +126,7 @@ def unknown(
             same = spec.version is None or spec.version.startswith(version)
             yield writer.problem(
                 spec,
-                "unknown-flag",
+                rules.UNKNOWN_FLAG,
                 f"--{name} is not a flag of version {version}",
                 hint=hint,
                 field=f"flags.{name}",
@@ -138,7 +142,7 @@ def gone_variables(writer: Writer, gone: Mapping[str, str]) -> Iterator[Problem]
             if name in gone:
                 yield writer.problem(
                     spec,
-                    "unknown-env",
+                    rules.UNKNOWN_ENV,
                     f"{name} is no longer read by the engine",
                     hint=gone[name],
                     field=f"env.{name}",
@@ -167,7 +171,7 @@ def unroutable(
             seen.add(spec.pool)
             yield writer.problem(
                 spec,
-                "unroutable-address",
+                rules.UNROUTABLE_ADDRESS,
                 f"{what} would be {host}, which {away[0].name} on {away[0].address} cannot reach",
                 hint="give the node its routable address: nodes[].address",
                 at=setting,

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from orchestrator.core.rules import Rule
 from orchestrator.core.types import Role
-from orchestrator.engines import base, flags, sim_flags
+from orchestrator.engines import base, flags, rules, sim_flags
 from orchestrator.engines.base import InstanceSpec, LintContext, PortNeed, Shape, Word
 from orchestrator.engines.hints import COMMON
 from orchestrator.engines.linting import Writer
@@ -19,7 +20,9 @@ from orchestrator.engines.vllm.command import family, shutdown_timeout_s
 from orchestrator.errors import Problem, TopologyError
 
 _PORTS = ("http", "bootstrap", "side-channel")
-_RULES = frozenset({"pair-mismatch", "unknown-transfer", "prefill-dp", "unroutable-address"})
+_RULES = frozenset(
+    rule.name for rule in (*rules.PAIRS, rules.UNKNOWN_TRANSFER, rules.PREFILL_DP, rules.UNROUTABLE_ADDRESS)
+)
 """The dialects' rules that hold for simulated engines too; the others are about real flags."""
 
 VOCABULARY = 151_936
@@ -38,6 +41,7 @@ class _Simulated:
     distributions: ClassVar[tuple[str, ...]] = ()
     dies_of_unknown_tokens: ClassVar[bool] = False
     """Its vocabulary is known in any case."""
+    rules: ClassVar[tuple[Rule, ...]] = rules.SHARED
 
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """The adapter of `options.dialect`, `sglang` unless given. Raises TopologyError for another one."""

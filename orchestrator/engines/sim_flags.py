@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from orchestrator.engines import flags
+from orchestrator.core.rules import Rule
+from orchestrator.engines import flags, rules
 from orchestrator.engines.base import InstanceSpec
 from orchestrator.engines.linting import Writer, one_per_pool
 from orchestrator.errors import Problem
@@ -123,18 +124,18 @@ def lint(writer: Writer, own: tuple[str, ...]) -> Iterator[Problem]:
                 yield _about_option(spec, option, *found)
 
 
-def _wrong(name: str, value: object, own: tuple[str, ...] = ()) -> tuple[str, str, str | None] | None:
+def _wrong(name: str, value: object, own: tuple[str, ...] = ()) -> tuple[Rule, str, str | None] | None:
     """Rule, message and hint."""
     form = FORMS.get(name)
     if form is None:
         close = nearest(name, sorted({*FORMS, *own} - set(PLANNED)))
-        return "unknown-flag", "is unknown to the simulator", f"did you mean {close}?" if close else None
+        return rules.UNKNOWN_FLAG, "is unknown to the simulator", f"did you mean {close}?" if close else None
     if name in PLANNED:
-        return "planned-flag", "is set by the plan", PLANNED[name]
+        return rules.PLANNED_FLAG, "is set by the plan", PLANNED[name]
     expected = form.expects(value)
-    return ("flag-value", f"should be {expected}, not {value!r}", None) if expected else None
+    return (rules.FLAG_VALUE, f"should be {expected}, not {value!r}", None) if expected else None
 
 
-def _about_option(spec: InstanceSpec, option: str, rule: str, message: str, hint: str | None) -> Problem:
+def _about_option(spec: InstanceSpec, option: str, rule: Rule, message: str, hint: str | None) -> Problem:
     """Without file and line, which the topology adds for the field."""
-    return Problem(message, field=f"pools.{spec.pool}.options.{option}", hint=hint, rule=rule)
+    return Problem(message, field=f"pools.{spec.pool}.options.{option}", hint=hint, rule=rule.name)

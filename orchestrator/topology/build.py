@@ -18,17 +18,20 @@ from orchestrator.topology.lint import lint, lint_engines
 from orchestrator.topology.plan import InstancePlan, Plan
 from orchestrator.topology.prior import as_fact
 from orchestrator.topology.router_plan import plan_router
+from orchestrator.topology.rulebook import rulebook
 from orchestrator.topology.schema import Node
 from orchestrator.topology.settings import as_settings, layered
+from orchestrator.topology.silence import settle, silenced_in
 from orchestrator.topology.words import marked, marked_env, run_by
 
 
 def build(inputs: Inputs) -> Plan:
     """The plan. Raises TopologyError with every finding of placement, lint and the adapters at once."""
     layout = lay_out(inputs)
-    problems = [*layout.problems, *lint(inputs)]
+    known = rulebook(part.adapter for part in inputs.parts)
+    problems = [*inputs.found, *layout.problems, *lint(inputs)]
     if layout.problems:
-        raise TopologyError(_errors(problems))
+        raise TopologyError(_errors(settle(inputs, problems, known)[0]))
     encoders = _encoders(inputs, layout)
     specs = {part.name: _specs(inputs, part, layout, encoders) for part in inputs.parts}
     problems += lint_engines(inputs, specs)
@@ -40,10 +43,11 @@ def build(inputs: Inputs) -> Plan:
             except TopologyError as error:
                 problems += [_placed(inputs, part, p) for p in error.problems]
     router = None
-    if not _errors(problems):
+    kept, silenced = settle(inputs, problems, known)
+    if not _errors(kept):
         router, more = plan_router(inputs, instances)
-        problems += more
-    if errors := _errors(problems):
+        kept += more
+    if errors := _errors(kept):
         raise TopologyError(errors)
     return Plan(
         name=inputs.topology.name,
@@ -53,7 +57,8 @@ def build(inputs: Inputs) -> Plan:
         seed=_seed(inputs),
         instances=tuple(instances),
         router=router,
-        warnings=tuple(str(p) for p in _in_order(problems)),
+        warnings=tuple(str(p) for p in _in_order(list(dict.fromkeys(kept)))),
+        silenced=tuple(map(str, silenced)),
     )
 
 
@@ -213,6 +218,7 @@ def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) ->
         disaggregated=spec.disaggregated,
         max_restarts=profile.max_restarts if pool.max_restarts is None else pool.max_restarts,
         drain_s=spec.drain_s,
+        silenced=silenced_in(inputs, part.name),
     )
     return replace(made, digest=_digest(made))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.engines.base import Engine
+from orchestrator.errors import Problem
 from orchestrator.topology.load import Folder
 from orchestrator.topology.profiles import LaunchProfile
 from orchestrator.topology.schema import Pool, Topology
@@ -69,3 +70,5 @@ class Inputs:
     secrets: frozenset[str] = frozenset()
     scheduling: Mapping[str, Any] = field(default_factory=dict)
     vocab_size: int | None = None
+    found: tuple[Problem, ...] = ()
+    """What was found while reading, and keeps nobody from a plan."""

@@ -9,6 +9,7 @@ from orchestrator.core.address import is_loopback, is_wildcard, split_host_port,
 from orchestrator.core.placement import Clash, Demand, NodeSpace, PortDemand, Seat, assign_ports, seat
 from orchestrator.engines.base import Shape
 from orchestrator.errors import Problem
+from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.schema import Node
 
@@ -46,7 +47,7 @@ def lay_out(inputs: Inputs) -> Layout:
                 _part_of(inputs, clash.owner).place,
                 f"{clash.owner}: {clash.message}",
                 hint=f"change nodes.{index}.ports ({node.ports[0]}-{node.ports[1]})",
-                rule="ports",
+                rule=rules.PORTS,
             )
             layout.problems.append(problem)
     return layout
@@ -79,7 +80,7 @@ def _gpu_problems(inputs: Inputs, clashes: list[Clash]) -> list[Problem]:
     for clash in clashes:
         part = _part_of(inputs, clash.owner)
         message, hint = f"{clash.owner}: {clash.message}", _way_out(inputs, part)
-        found.append(inputs.source.problem(part.place, message, hint=hint, rule="placement"))
+        found.append(inputs.source.problem(part.place, message, hint=hint, rule=rules.PLACEMENT))
     return found
 
 

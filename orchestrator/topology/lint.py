@@ -11,6 +11,7 @@ from orchestrator.core.address import is_loopback, is_wildcard
 from orchestrator.core.types import Role
 from orchestrator.engines.base import InstanceSpec, LintContext
 from orchestrator.errors import Problem
+from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.lint_slo import class_pools, classes, promises, waits
 from orchestrator.topology.source import Place
@@ -70,7 +71,7 @@ def roles(inputs: Inputs) -> Iterator[Problem]:
                 part.place,
                 f"{here.value} instances, but none for {there.value} to hand off with",
                 hint=f"add a pool with `role: {there.value}`, or make this one `role: unified`",
-                rule="roles",
+                rule=rules.ROLES,
             )
     served = {part.dialect for part in _populated(inputs, Role.PREFILL, Role.UNIFIED)}
     for part in _populated(inputs, Role.ENCODE):
@@ -79,10 +80,10 @@ def roles(inputs: Inputs) -> Iterator[Problem]:
                 part.place,
                 f"encoders, but no prefill or unified instance of {part.dialect} to encode for",
                 hint="add a pool with `role: prefill` or `role: unified` of that engine",
-                rule="roles",
+                rule=rules.ROLES,
             )
     if not any(part.pool.size for part in inputs.parts):
-        yield inputs.source.problem(("pools",), "no pool has an instance", rule="roles")
+        yield inputs.source.problem(("pools",), "no pool has an instance", rule=rules.ROLES)
 
 
 def one_protocol(inputs: Inputs) -> Iterator[Problem]:
@@ -95,20 +96,20 @@ def one_protocol(inputs: Inputs) -> Iterator[Problem]:
                 f"speaks {part.dialect}, pool {first.name} speaks {first.dialect}: "
                 "KV cannot be handed off between them"
             )
-            yield inputs.source.problem((*part.place, "engine"), message, rule="one-protocol")
+            yield inputs.source.problem((*part.place, "engine"), message, rule=rules.ONE_PROTOCOL)
         elif part.transfer != first.transfer and part.pool.external is None and first.pool.external is None:
             message = (
                 f"transfers KV by {part.transfer or 'the default'}, "
                 f"pool {first.name} by {first.transfer or 'the default'}"
             )
-            yield inputs.source.problem((*part.place, "transfer"), message, rule="one-protocol")
+            yield inputs.source.problem((*part.place, "transfer"), message, rule=rules.ONE_PROTOCOL)
 
 
 def model_path(inputs: Inputs) -> Iterator[Problem]:
     """Whoever is launched has a model to load."""
     if inputs.topology.model.path is None and any(part.pool.external is None for part in inputs.parts):
         message = "is required: pdctl launches engines here, and they need to know what to load"
-        yield inputs.source.problem(("model", "path"), message, rule="model-path")
+        yield inputs.source.problem(("model", "path"), message, rule=rules.MODEL_PATH)
 
 
 def addresses(inputs: Inputs) -> Iterator[Problem]:
@@ -117,10 +118,10 @@ def addresses(inputs: Inputs) -> Iterator[Problem]:
     for index, node in enumerate(hosts):
         if is_wildcard(node.address):
             message = f"{node.address} is every interface; name the one that peers and the router reach"
-            yield inputs.source.problem(("nodes", index, "address"), message, rule="addresses")
+            yield inputs.source.problem(("nodes", index, "address"), message, rule=rules.ADDRESSES)
         elif is_loopback(node.address) and not all(is_loopback(n.address) for n in hosts):
             message = f"{node.address} cannot be reached from the other nodes"
-            yield inputs.source.problem(("nodes", index, "address"), message, rule="addresses")
+            yield inputs.source.problem(("nodes", index, "address"), message, rule=rules.ADDRESSES)
 
 
 def port_ranges(inputs: Inputs) -> Iterator[Problem]:
@@ -131,7 +132,7 @@ def port_ranges(inputs: Inputs) -> Iterator[Problem]:
             apart = node.ports[0] > other.ports[1] or node.ports[1] < other.ports[0]
             if node.address == other.address and not apart:
                 message = f"overlaps the ports of node {other.name}, which has the same address"
-                yield inputs.source.problem(("nodes", index, "ports"), message, rule="port-ranges")
+                yield inputs.source.problem(("nodes", index, "ports"), message, rule=rules.PORT_RANGES)
 
 
 def one_host(inputs: Inputs) -> Iterator[Problem]:
@@ -146,8 +147,7 @@ def one_host(inputs: Inputs) -> Iterator[Problem]:
             f"nodes at {len(found)} addresses ({', '.join(found)}), and `pdctl up` starts processes only on "
             "the host it runs on",
             hint="launch the engines of another host there, and join them here as `external`",
-            rule="one-host",
-            severity="warn",
+            rule=rules.ONE_HOST,
         )
 
 
@@ -161,8 +161,7 @@ def ephemeral_ports(inputs: Inputs) -> Iterator[Problem]:
                 f"{node.ports[0]}-{node.ports[1]} meets the ports that Linux gives to outgoing connections "
                 f"({first}-{last}), so an engine's port may be taken when it starts",
                 hint=f"choose a range below {first}",
-                rule="ephemeral-ports",
-                severity="warn",
+                rule=rules.EPHEMERAL_PORTS,
             )
 
 
@@ -172,7 +171,7 @@ def pins(inputs: Inputs) -> Iterator[Problem]:
         for (index, name), pin in zip(part.instances(), part.pool.pin or (), strict=False):
             if pin.gpus is not None and len(pin.gpus) != part.gpus:
                 message = f"{name} takes {part.gpus} GPUs, here are {len(pin.gpus)}"
-                yield inputs.source.problem((*part.place, "pin", index, "gpus"), message, rule="pins")
+                yield inputs.source.problem((*part.place, "pin", index, "gpus"), message, rule=rules.PINS)
 
 
 def admin_key(inputs: Inputs) -> Iterator[Problem]:
@@ -184,7 +183,7 @@ def admin_key(inputs: Inputs) -> Iterator[Problem]:
             ("router", "admin"),
             f"{router.admin} can be reached from other machines, and no admin key is demanded",
             hint="write router.credentials.admin_key: ${env:NAME}, or listen on 127.0.0.1",
-            rule="admin-key",
+            rule=rules.ADMIN_KEY,
         )
 
 
@@ -203,8 +202,7 @@ def inline_secrets(inputs: Inputs) -> Iterator[Problem]:
                 place,
                 "a key is written in the file",
                 hint="write ${env:NAME} and keep the key in the environment",
-                rule="inline-secrets",
-                severity="warn",
+                rule=rules.INLINE_SECRETS,
             )
 
 
@@ -215,8 +213,7 @@ def untried(inputs: Inputs) -> Iterator[Problem]:
             yield inputs.source.problem(
                 (*part.place, "profile"),
                 f"launch profile {part.profile.name} is written from documentation and untried",
-                rule="untried",
-                severity="warn",
+                rule=rules.UNTRIED,
             )
 
 
@@ -233,8 +230,7 @@ def vocabulary(inputs: Inputs) -> Iterator[Problem]:
             f"the size of the vocabulary is unknown: a client that sends a token id beyond it ends an engine "
             f"of pool {exposed[0].name}",
             hint="write `vocab_size: N`, as the model's config.json has it",
-            rule="vocabulary",
-            severity="warn",
+            rule=rules.VOCABULARY,
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from orchestrator.core.slo import NO_PROMISE, Target
 from orchestrator.core.types import Role
 from orchestrator.errors import Problem
+from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.problems import close_to
 from orchestrator.topology.schema import Topology
@@ -21,16 +22,16 @@ def classes(inputs: Inputs) -> Iterator[Problem]:
     for place, name in _named(inputs.topology):
         if name not in known:
             message = f"there is no SLO class {name!r}"
-            yield inputs.source.problem(place, message, hint=close_to(name, known), rule="classes")
+            yield inputs.source.problem(place, message, hint=close_to(name, known), rule=rules.CLASSES)
     if NO_PROMISE.name in inputs.topology.slo_classes:
         message = f"{NO_PROMISE.name!r} is what requests without a class are called; choose another name"
-        yield inputs.source.problem(("slo_classes", NO_PROMISE.name), message, rule="classes")
+        yield inputs.source.problem(("slo_classes", NO_PROMISE.name), message, rule=rules.CLASSES)
     for name, slo in known.items():
         use = None if slo.long_prompts is None else known.get(slo.long_prompts.use)
         if use is not None and use.long_prompts is not None:
             place = ("slo_classes", name, "long_prompts", "use")
             message = "has `long_prompts` of its own, which are not looked at again"
-            yield inputs.source.problem(place, message, rule="classes")
+            yield inputs.source.problem(place, message, rule=rules.CLASSES)
 
 
 def _named(topology: Topology) -> Iterator[tuple[Place, str]]:
@@ -63,13 +64,13 @@ def class_pools(inputs: Inputs) -> Iterator[Problem]:
                 missing = True
                 hint = close_to(pool, parts)
                 yield inputs.source.problem(
-                    place, f"there is no pool {pool!r}", hint=hint, rule="class-pools"
+                    place, f"there is no pool {pool!r}", hint=hint, rule=rules.CLASS_POOLS
                 )
         if slo.pools is not None and not missing:
             why = _cannot_serve([parts[pool] for pool in slo.pools])
             if why is not None:
                 place = ("slo_classes", name, "pools")
-                yield inputs.source.problem(place, why, rule="class-pools")
+                yield inputs.source.problem(place, why, rule=rules.CLASS_POOLS)
 
 
 def _cannot_serve(parts: Sequence[Part]) -> str | None:
@@ -112,4 +113,4 @@ def waits(inputs: Inputs) -> Iterator[Problem]:
 
 
 def _about(inputs: Inputs, name: str, field: str, message: str) -> Problem:
-    return inputs.source.problem(("slo_classes", name, field), message, rule="promises")
+    return inputs.source.problem(("slo_classes", name, field), message, rule=rules.PROMISES)

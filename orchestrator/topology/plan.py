@@ -46,6 +46,8 @@ class InstancePlan:
     max_restarts: int = 5
     drain_s: float = 30.0
     digest: str = ""
+    silenced: tuple[str, ...] = ()
+    """Names of the lint rules that the topology silences for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,8 @@ class Plan:
     instances: tuple[InstancePlan, ...]
     router: RouterPlan | None = None
     warnings: tuple[str, ...] = ()
+    silenced: tuple[str, ...] = ()
+    """Findings that the topology silences, each with its reason."""
 
     def instance(self, name: str) -> InstancePlan:
         """The instance called `name`; raises KeyError."""

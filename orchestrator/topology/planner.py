@@ -17,6 +17,7 @@ from orchestrator.errors import ParamError, PdctlError, PluginError, Problem, To
 from orchestrator.policy.build import build as build_policies
 from orchestrator.policy.build import make_policy
 from orchestrator.policy.profiles import PROFILES, complete
+from orchestrator.topology import rules
 from orchestrator.topology.adapters import load_adapter
 from orchestrator.topology.build import build
 from orchestrator.topology.inputs import Inputs, Part
@@ -89,6 +90,7 @@ def plan_file(
         secrets=frozenset(found.scope.secrets),
         scheduling=references.scheduling,
         vocab_size=_vocab_size(found),
+        found=tuple(warnings),
     )
     try:
         plan = build(inputs)
@@ -98,7 +100,7 @@ def plan_file(
         raise
     if found.unset:
         raise _refusal(found.unset)
-    return replace(plan, warnings=(*plan.warnings, *map(str, warnings)))
+    return plan
 
 
 def _refusal(problems: Sequence[Problem]) -> TopologyError:
@@ -233,7 +235,7 @@ def _at(found: Draft, place: Place, problem: Problem) -> Problem:
     """A reference's finding, at the place in the topology that holds it unless it has a file of its own."""
     if problem.file is not None:
         return problem
-    return found.source.problem(place, problem.message, hint=problem.hint, rule=problem.rule)
+    return replace(found.source.problem(place, problem.message, hint=problem.hint), rule=problem.rule)
 
 
 def _versions(
@@ -256,7 +258,7 @@ def _versions(
         except PdctlError as error:
             place: Place = ("pools", name, "runtime")
             message = f"the engine's version is unknown: {error.message}"
-            warnings.append(found.source.problem(place, message, rule="runtime", severity="warn"))
+            warnings.append(found.source.problem(place, message, rule=rules.RUNTIME))
             asked[words, wanted] = {}
             broken.add((words, wanted))
         answer = asked[words, wanted]
@@ -273,6 +275,5 @@ def _not_installed(found: Draft, name: str, words: Sequence[str], wanted: Sequen
         ("pools", name, "runtime"),
         f"there is no {' or '.join(wanted)} in {' '.join(words)}",
         hint=f"set pools.{name}.runtime.python, unless the plan is made for another machine",
-        rule="engine-missing",
-        severity="warn",
+        rule=rules.ENGINE_MISSING,
     )

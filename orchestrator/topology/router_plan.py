@@ -12,6 +12,7 @@ from orchestrator.core.address import http_url, is_wildcard, split_host_port
 from orchestrator.engines.base import HttpCall, Probes, Word
 from orchestrator.engines.routers import KINDS, Behind, Front
 from orchestrator.errors import Problem
+from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs
 from orchestrator.topology.plan import Credentials, Decisions, InstancePlan, Limits, RouterPlan, Timeouts
 from orchestrator.topology.schema import Topology
@@ -51,7 +52,9 @@ def plan_router(inputs: Inputs, instances: Sequence[InstancePlan]) -> tuple[Rout
         reasons.append("it knows no tenants")
     if reasons:
         place = ("router", "kind")
-        return None, [inputs.source.problem(place, f"{kind}: {why}", rule="router-kind") for why in reasons]
+        return None, [
+            inputs.source.problem(place, f"{kind}: {why}", rule=rules.ROUTER_KIND) for why in reasons
+        ]
     plan = replace(
         plan,
         argv=_foreign_argv(inputs, behind, plan),

@@ -189,6 +189,15 @@ def _external_findings(pool: Pool) -> Findings:
     return [((name,), "has no effect on external engines, which pdctl does not launch") for name in given]
 
 
+class Silence(Strict):
+    """A lint rule that is wrong here."""
+
+    reason: Text = Field(description="Why; `pdctl check` shows it with what is not told.")
+    pools: tuple[Name, ...] | None = Field(
+        None, min_length=1, description="The pools it is silenced for. Default: wherever it speaks."
+    )
+
+
 class Topology(Strict):
     """A deployment: one model, its engines, and the router in front of them."""
 
@@ -209,6 +218,10 @@ class Topology(Strict):
         description="Promises by name, beside those that are shipped: `realtime`, `interactive`, `batch`.",
     )
     tenants: dict[Name, Tenant] = Field(default_factory=dict, description="Groups of clients by name.")
+    silence: dict[Name, Silence] = Field(
+        default_factory=dict,
+        description="Lint rules that are wrong here, by name (rules.md), each with the reason.",
+    )
     state_dir: Text | None = Field(
         None, description="Plan, database, sockets and logs. Default: `$XDG_STATE_HOME/pdctl/NAME`."
     )

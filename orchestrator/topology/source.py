@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from orchestrator.core.rules import ERROR, Rule
 from orchestrator.errors import Problem
 
 Place = tuple[str | int, ...]
@@ -54,10 +55,11 @@ class Source:
         message: str,
         *,
         hint: str | None = None,
-        rule: str | None = None,
-        severity: str = "error",
+        rule: Rule | None = None,
+        severity: str | None = None,
     ) -> Problem:
-        """A finding about `place`, with its file and line, or the `--set` that put it there."""
+        """A finding about `place`, with its file and line, or the `--set` that put it there; as grave as its
+        rule says unless `severity` does."""
         override = self.override(place)
         return Problem(
             message=message,
@@ -65,8 +67,8 @@ class Source:
             line=None if override else self.line(place),
             field=dotted(place) or None,
             hint=hint,
-            rule=rule,
-            severity=severity,
+            rule=rule.name if rule else None,
+            severity=severity or (rule.severity if rule else ERROR),
         )
 
     def origin(self, place: Place) -> str:

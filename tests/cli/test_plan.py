@@ -1,6 +1,6 @@
 """`pdctl check`, `plan`, `schema`, `route` and what every command shares, as a user meets them.
 
-Covers app, commands, main, show and route.
+Covers app, commands, main, show, rules and route.
 """
 
 from __future__ import annotations
@@ -239,3 +239,26 @@ def test_a_reader_that_leaves_is_no_error_to_report(topology: Path) -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("# demo")
     assert "Traceback" not in done.stderr
+
+
+def test_rules_are_listed_and_explained(pdctl: Pdctl) -> None:
+    code, listed, _ = pdctl("rules")
+    assert code == 0
+    assert "\npage-size " in listed
+    code, one, _ = pdctl("rules", "page-size")
+    assert code == 0
+    assert one.startswith("page-size: error\n")
+    assert "Engines that run are looked at again." in one
+    assert pdctl("rules", "page-size", "--format", "markdown")[1].startswith("### page-size\n")
+    code, _, err = pdctl("rules", "page-sizes")
+    assert code == 2
+    assert "there is no lint rule 'page-sizes' (did you mean 'page-size'?)" in err
+
+
+def test_check_tells_what_is_silenced(pdctl: Pdctl, topology: Path) -> None:
+    topology.write_text(TOPOLOGY + "silence: {inline-secrets: {reason: a demo}}\n")
+    code, out, err = pdctl("check", topology)
+    assert code == 0
+    assert "[inline-secrets]" in out
+    assert "silenced: a demo" in out
+    assert "inline-secrets" not in err

@@ -1,4 +1,4 @@
-"""What lint rules share, and that every adapter keeps the contract of base and the common guard."""
+"""What lint rules share, the shared rules, and that every adapter keeps the contract of base and the common guard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.core.types import Role
-from orchestrator.engines import guard, linting
+from orchestrator.engines import guard, linting, rules
 from orchestrator.engines.base import Engine, InstanceSpec, LintContext, Setting
 from orchestrator.engines.sglang import SGLang
 from orchestrator.engines.sim import Sim, SimVLLM
@@ -38,7 +38,7 @@ def test_a_finding_points_at_the_setting_or_else_at_the_pool(
     spec: Spec, origin: str, where: tuple[str, int]
 ) -> None:
     writer = linting.Writer(LintContext((), {"prefill": ("decl.yaml", 7)}), {})
-    problem = writer.problem(spec(Role.PREFILL), "rule", "message", at=Setting(1, origin))
+    problem = writer.problem(spec(Role.PREFILL), rules.PAGE_SIZE, "message", at=Setting(1, origin))
     assert (problem.file, problem.line) == where
 
 

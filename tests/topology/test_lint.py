@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.topology.lint import RULES
-
 FAKE = "engine: './fake_engine.py:Fake'"
 
 
@@ -175,14 +173,3 @@ def test_findings_of_placement_and_lint_come_together(site, pair: str) -> None:
         pair + "scheduling: {default_class: x}\n", "pools.decode.gpus=1", "pools.prefill.instances=0"
     )
     assert {t.rpartition("[")[2].partition("]")[0] for t in told} == {"classes", "placement", "roles"}
-
-
-def test_every_rule_is_documented(site) -> None:
-    from pathlib import Path
-
-    text = (Path(__file__).resolve().parents[2] / "docs" / "topology.md").read_text()
-    source = "".join(Path(file).read_text() for file in {rule.__code__.co_filename for rule in RULES})
-    slugs = {part.partition('"')[0] for part in source.split('rule="')[1:]}
-    assert slugs
-    for slug in slugs | {"ports", "placement", "router-kind", "runtime"}:
-        assert f"`{slug}`" in text, slug

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from orchestrator.core.rules import Rule
 from orchestrator.core.types import Load, PathKind, Role
 from orchestrator.engines import base, errors, fan, guard
+from orchestrator.engines import rules as shared
 from orchestrator.engines.base import HandoffRequest, HttpCall, InstanceSpec, Leg, NotYet, Shape
-from orchestrator.engines.sglang import command, facts, handoff, limits, lint, logprobs, media
+from orchestrator.engines.sglang import command, facts, handoff, limits, lint, logprobs, media, rules
 from orchestrator.engines.sglang.hints import HINTS
 from orchestrator.engines.splice import JsonBody, quote
 from orchestrator.errors import BadRequest, Problem, RequestError
@@ -46,6 +48,8 @@ class SGLang:
         "x-override-disagg-prefill-dp-rank", "x-override-priority",
     }  # fmt: skip
     hints: ClassVar[tuple[base.LogHint, ...]] = HINTS
+    rules: ClassVar[tuple[Rule, ...]] = (*shared.SHARED, *rules.OWN)
+    """The lint rules that it may speak by."""
     distributions: ClassVar[tuple[str, ...]] = ("sglang",)
     """The packages whose version is the engine's, asked of its environment when a plan is made."""
     no_local_prefill: ClassVar[str | None] = "its decode server takes only what a prefill server hands over"

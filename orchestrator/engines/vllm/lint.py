@@ -7,8 +7,10 @@ from typing import Any
 
 from orchestrator.core.types import Role
 from orchestrator.engines import flags, linting
+from orchestrator.engines import rules as shared
 from orchestrator.engines.base import InstanceSpec, LintContext, Setting
 from orchestrator.engines.linting import Writer, one_per_pool, sides
+from orchestrator.engines.vllm import rules
 from orchestrator.engines.vllm.command import (
     ALIASES,
     KILL_MARGIN_S,
@@ -43,14 +45,15 @@ _GONE_ENV = {
     "VLLM_NIXL_ABORT_REQUEST_TIMEOUT": "it became a lease: kv-transfer-config: "
     "{kv_connector_extra_config: {kv_lease_duration: 30}}",
 }
+_HASHED = "the engines refuse the hand-shake (compatibility hash)"
 _PAIRED = {
-    "block-size": "decode fetches as many blocks as it counts itself",
-    "dtype": "the engines refuse the hand-shake (compatibility hash)",
-    "kv-cache-dtype": "the engines refuse the hand-shake (compatibility hash)",
-    "attention-backend": "the engines refuse the hand-shake (compatibility hash)",
-    "speculative-config": "the engines refuse the hand-shake (compatibility hash)",
-    "disable-hybrid-kv-cache-manager": "the engines refuse the hand-shake (compatibility hash)",
-    "chat-template": "the two sides would render different prompts",
+    "block-size": (shared.PAGE_SIZE, "decode fetches as many blocks as it counts itself"),
+    "dtype": (shared.MODEL_DTYPE, _HASHED),
+    "kv-cache-dtype": (shared.KV_DTYPE, _HASHED),
+    "attention-backend": (rules.COMPATIBILITY_HASH, _HASHED),
+    "speculative-config": (rules.COMPATIBILITY_HASH, _HASHED),
+    "disable-hybrid-kv-cache-manager": (rules.COMPATIBILITY_HASH, _HASHED),
+    "chat-template": (shared.PROMPT_RENDERING, "the two sides would render different prompts"),
 }
 
 
@@ -77,7 +80,7 @@ def _owned_variables(writer: Writer) -> Iterator[Problem]:
             if name in spec.env:
                 yield writer.problem(
                     spec,
-                    "planned-flag",
+                    shared.PLANNED_FLAG,
                     f"{name} is set by the plan, for each instance its own",
                     hint="ports come from the range of the node: nodes[].ports",
                     field=f"env.{name}",
@@ -93,7 +96,7 @@ def _contradictions(writer: Writer) -> Iterator[Problem]:
         if own is not None and family(spec.transfer) is None:
             yield writer.problem(
                 spec,
-                "unknown-transfer",
+                shared.UNKNOWN_TRANSFER,
                 f"pdctl knows no hand-off for transfer {spec.transfer}",
                 hint="nixl, mooncake or mooncake_tcp",
                 field="transfer",
@@ -111,7 +114,7 @@ def _config(
     if config is None:
         yield writer.problem(
             spec,
-            "role-contradiction",
+            shared.ROLE_CONTRADICTION,
             f"--kv-transfer-config without an object leaves role {spec.role.value} without a connector",
             hint="remove it, or write only the keys to add, as a mapping",
             field=field,
@@ -123,7 +126,7 @@ def _config(
         if config.get(key, own[key]) not in right:
             yield writer.problem(
                 spec,
-                "role-contradiction",
+                shared.ROLE_CONTRADICTION,
                 f"{key} {config[key]} contradicts role {spec.role.value}, which needs {own[key]}",
                 hint="remove it: role and transfer imply it",
                 field=field,
@@ -132,12 +135,11 @@ def _config(
     if spec.role is Role.DECODE and config.get("kv_load_failure_policy") == "fail":
         yield writer.problem(
             spec,
-            "fails-on-lost-kv",
+            rules.FAILS_ON_LOST_KV,
             "with kv_load_failure_policy fail, a prefill that goes away fails its requests on decode",
             hint="recompute, the default here, costs a prefill and answers right",
             field=field,
             at=setting,
-            severity="warn",
         )
 
 
@@ -146,7 +148,7 @@ def _pairs(writer: Writer) -> Iterator[Problem]:
         if prefill.model_path != decode.model_path:
             yield writer.problem(
                 decode,
-                "pair-mismatch",
+                shared.MODEL_MISMATCH,
                 f"the model is written {decode.model_path} here and {prefill.model_path} in {prefill.pool}: "
                 "the engines compare the very text (compatibility hash)",
                 field="model",
@@ -154,7 +156,7 @@ def _pairs(writer: Writer) -> Iterator[Problem]:
         if family(prefill.transfer) != family(decode.transfer):
             yield writer.problem(
                 decode,
-                "pair-mismatch",
+                shared.TRANSFER_MISMATCH,
                 f"transfer is {decode.transfer} here and {prefill.transfer} in {prefill.pool}",
                 hint="give both pools the same transfer",
                 field="transfer",
@@ -162,7 +164,7 @@ def _pairs(writer: Writer) -> Iterator[Problem]:
         if None not in (prefill.version, decode.version) and prefill.version != decode.version:
             yield writer.problem(
                 decode,
-                "pair-mismatch",
+                shared.ENGINE_VERSION,
                 f"version {decode.version} here and {prefill.version} in {prefill.pool}: the engines refuse "
                 "the hand-shake (compatibility hash)",
                 hint="run both pools from one environment",
@@ -176,7 +178,7 @@ def _prefills(writer: Writer) -> Iterator[Problem]:
         if family(spec.transfer) == "mooncake" and spec.shape.dp > 1:
             yield writer.problem(
                 spec,
-                "prefill-dp",
+                shared.PREFILL_DP,
                 "a Mooncake hand-off names one DP rank, and requests are spread over all of them",
                 hint=f"use {spec.shape.dp} instances with dp: 1",
                 field="dp",
@@ -189,13 +191,12 @@ def _prefills(writer: Writer) -> Iterator[Problem]:
             enough = f"drain_timeout: {int(lease) + KILL_MARGIN_S}s"
             yield writer.problem(
                 spec,
-                "drain-below-lease",
+                rules.DRAIN_BELOW_LEASE,
                 f"--shutdown-timeout {drain} is below the lease of {lease:g} s: stopping a prefill can "
                 "take KV away that decode was promised",
                 hint=f"{enough if own is None else f'--shutdown-timeout {int(lease)}'} or more",
                 field="drain_timeout" if own is None else "flags.shutdown-timeout",
                 at=merged.get("shutdown-timeout"),
-                severity="warn",
             )
 
 
@@ -206,12 +207,11 @@ def _killed_early(writer: Writer) -> Iterator[Problem]:
         if own is not None and own > spec.drain_s:
             yield writer.problem(
                 spec,
-                "ineffective-flag",
+                shared.INEFFECTIVE_FLAG,
                 f"--shutdown-timeout {own} is longer than drain_timeout, {spec.drain_s:g} s: KILL is first",
                 hint="leave it out: it follows from drain_timeout",
                 field="flags.shutdown-timeout",
                 at=setting,
-                severity="warn",
             )
 
 

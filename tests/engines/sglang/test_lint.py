@@ -29,13 +29,13 @@ def test_a_plain_pair_is_fine(spec: Spec, lint_of: Lint) -> None:
         ({"flags": {"port": 1}}, "planned-flag", "--port"),
         ({"flags": {"tp": 2}}, "planned-flag", "--tp-size"),
         ({"flags": {"api-key": "k"}}, "planned-flag", "--api-key"),
-        ({"flags": {"page-size": 64}}, "pair-mismatch", "page-size is not set here and 64 in prefill"),
-        ({"flags": {"dtype": "float16"}}, "pair-mismatch", "dtype"),
+        ({"flags": {"page-size": 64}}, "page-size", "page-size is not set here and 64 in prefill"),
+        ({"flags": {"dtype": "float16"}}, "model-dtype", "dtype"),
         ({"flags": {"mem-fraction-statik": 0.5}}, "unknown-flag", "--mem-fraction-statik"),
         ({"flags": {"disaggregation-decode-tp": 2}}, "unknown-flag", "--disaggregation-decode-tp"),
         ({"env": {"SGLANG_DISAGG_STAGING_BUFFER_SIZE_MB": 1}}, "unknown-env", "STAGING_BUFFER_SIZE_MB"),
         ({"env": {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": 1.5}}, "bad-duration", "whole seconds"),
-        ({"transfer": "nixl"}, "pair-mismatch", "transfer is mooncake here and nixl in prefill"),
+        ({"transfer": "nixl"}, "transfer-mismatch", "transfer is mooncake here and nixl in prefill"),
         ({"transfer": "fake"}, "fake-transfer", "refuses"),
         ({"shape": Shape(dp=2)}, "prefill-dp", "follow_bootstrap_room"),
         ({"shape": Shape(tp=2)}, "unequal-tp", "tp 1 here, 2 in prefill"),
@@ -154,7 +154,7 @@ def test_encode_pools_are_alike_in_what_their_users_are_told(
     first, user = spec(Role.ENCODE), spec(Role.UNIFIED, encoders=ENCODERS)
     assert rules(lint_of(SGLang(), first, spec(Role.ENCODE, pool="more"), user)) == [HAZARD]
     found = lint_of(SGLang(), first, spec(Role.ENCODE, pool="more", **other), user)
-    assert rules(found) == ["pair-mismatch", HAZARD]
+    assert rules(found) == ["encoder-mismatch", HAZARD]
 
 
 def test_the_plan_decides_who_has_encoders(spec: Spec, lint_of: Lint) -> None:

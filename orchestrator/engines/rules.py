@@ -1,0 +1,143 @@
+"""The lint rules that adapters share; those of one engine alone are declared beside its adapter."""
+
+from __future__ import annotations
+
+from orchestrator.core.rules import WARN, Rule
+
+PLANNED_FLAG = Rule(
+    "planned-flag",
+    "A flag or variable is given that the plan sets itself: model, addresses, ports, sizes, devices.",
+    "The plan would say one thing and the engine do another: ports clash, GPUs are counted wrongly.",
+    "Write it where the finding says; the plan renders the flag.",
+)
+UNKNOWN_FLAG = Rule(
+    "unknown-flag",
+    "The engine's version has no such flag; a known one that is near is named.",
+    "The engine exits as soon as it starts.",
+    "Correct the name, or remove it. A warning where the version's own table is not known.",
+)
+UNKNOWN_ENV = Rule(
+    "unknown-env",
+    "A variable that begins like the engine's own, and that its version does not read.",
+    "It is ignored without a word, and the default is in force.",
+    "Correct the name, or remove it.",
+)
+FLAG_VALUE = Rule(
+    "flag-value",
+    "A flag has a value that the engine does not take.",
+    "The engine exits as soon as it starts.",
+    "Write one of the values named.",
+)
+ROLE_CONTRADICTION = Rule(
+    "role-contradiction",
+    "A flag says otherwise than the role of its pool.",
+    "The instance starts, and cannot do its part of a hand-off: both sides send, or both wait.",
+    "Remove the flag: the role implies it.",
+)
+UNKNOWN_TRANSFER = Rule(
+    "unknown-transfer",
+    "No hand-off is known for the `transfer` of a pool.",
+    "The router could not tell the two sides of each other.",
+    "Write one of those named.",
+)
+TRANSFER_MISMATCH = Rule(
+    "transfer-mismatch",
+    "A prefill and a decode pool move KV by different means.",
+    "No hand-off between them can succeed.",
+    "Give both pools the same `transfer`.",
+)
+PAGE_SIZE = Rule(
+    "page-size",
+    "Prefill and decode keep KV in pages (blocks) of different sizes.",
+    "The engines refuse each other, or decode fetches the wrong number of pages.",
+    "Give both pools the same page or block size.",
+    running=True,
+)
+KV_DTYPE = Rule(
+    "kv-dtype",
+    "Prefill and decode keep KV in different number formats.",
+    "The engines refuse each other's KV.",
+    "Give both pools the same `kv-cache-dtype`.",
+    running=True,
+)
+MODEL_DTYPE = Rule(
+    "model-dtype",
+    "Prefill and decode run the model in different number formats.",
+    "KV has the model's format unless one is given, so the engines refuse each other.",
+    "Give both pools the same `dtype`.",
+    running=True,
+)
+MODEL_MISMATCH = Rule(
+    "model-mismatch",
+    "Prefill and decode load a model under different names, or different revisions of it.",
+    "Engines that compare the name refuse the hand-shake; KV of one revision is noise to another.",
+    "Leave both to `model.path` and `model.revision`.",
+    running=True,
+)
+ENGINE_VERSION = Rule(
+    "engine-version",
+    "Prefill and decode are of different versions of the engine.",
+    "The hand-off is no stable protocol: engines of two versions refuse each other, or misread.",
+    "Run both pools from one environment.",
+    running=True,
+)
+PROMPT_RENDERING = Rule(
+    "prompt-rendering",
+    "Prefill and decode make different tokens of one request: template, tokenizer or parts of them differ.",
+    "Decode goes on from KV of another prompt, and answers nonsense.",
+    "Give both pools the same.",
+)
+PIPELINE_SIZE = Rule(
+    "pipeline-size",
+    "The pipeline of decode does not fit that of prefill.",
+    "The ranks of the two sides do not find each other.",
+    "Give decode `pp: 1`, or the `pp` of prefill.",
+)
+UNEQUAL_TP = Rule(
+    "unequal-tp",
+    "Prefill and decode differ in tensor parallelism, and KV is cut into a slice per token.",
+    "Measured: 10 to 52 % more time to first token.",
+    "Equal `tp`, or what the finding names.",
+    WARN,
+)
+PREFILL_DP = Rule(
+    "prefill-dp",
+    "A prefill pool with data parallelism, where a hand-off cannot tell which rank has the KV.",
+    "Half or more of the requests fail.",
+    "Use as many instances with `dp: 1`.",
+)
+UNROUTABLE_ADDRESS = Rule(
+    "unroutable-address",
+    "KV would be fetched from an address that the other host cannot reach.",
+    "Every hand-off between the hosts fails, each after its time-out.",
+    "Give the node its routable address in `nodes[].address`.",
+)
+INEFFECTIVE_FLAG = Rule(
+    "ineffective-flag",
+    "A flag does nothing here, or does not what it seems to.",
+    "Somebody counts on it.",
+    "Remove it; the finding says what does it instead.",
+    WARN,
+)
+BAD_OPTION = Rule(
+    "bad-option",
+    "One of the pool's `options` has a value that the adapter does not take.",
+    "The adapter would guess.",
+    "Write what the finding says.",
+    fixed=True,
+)
+
+PAIRS: tuple[Rule, ...] = (
+    TRANSFER_MISMATCH,
+    PAGE_SIZE,
+    KV_DTYPE,
+    MODEL_DTYPE,
+    MODEL_MISMATCH,
+    ENGINE_VERSION,
+    PROMPT_RENDERING,
+    PIPELINE_SIZE,
+)
+"""Those that hold a prefill pool and a decode pool against each other."""
+
+SHARED: tuple[Rule, ...] = tuple(value for value in vars().copy().values() if isinstance(value, Rule))
+"""All of them, in the order above."""

@@ -1,0 +1,29 @@
+"""The lint rules that vLLM's adapter adds to those that all share."""
+
+from __future__ import annotations
+
+from orchestrator.core.rules import WARN, Rule
+
+COMPATIBILITY_HASH = Rule(
+    "compatibility-hash",
+    "Prefill and decode differ in something that NIXL's compatibility hash covers: attention backend, "
+    "speculative decoding, the KV cache manager.",
+    "The engines refuse the hand-shake, and decode fails or recomputes every prompt.",
+    "Give both pools the same.",
+)
+DRAIN_BELOW_LEASE = Rule(
+    "drain-below-lease",
+    "A prefill's `--shutdown-timeout` is below the lease on its KV.",
+    "Stopping a prefill can take KV away that decode was promised.",
+    "Raise `drain_timeout`, or shorten `kv_lease_duration`.",
+    WARN,
+)
+FAILS_ON_LOST_KV = Rule(
+    "fails-on-lost-kv",
+    "`kv_load_failure_policy` of a decode pool is `fail`.",
+    "A prefill that goes away fails its requests on decode.",
+    "`recompute`, the default here, costs a prefill and answers right.",
+    WARN,
+)
+
+OWN: tuple[Rule, ...] = tuple(value for value in vars().copy().values() if isinstance(value, Rule))
