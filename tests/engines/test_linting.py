@@ -1,4 +1,4 @@
-"""What lint rules share, the shared rules, and that every adapter keeps the contract of base and the common guard."""
+"""What lint and its shared rules have in common, and that every adapter keeps the contract of base and guard."""
 
 from __future__ import annotations
 
