@@ -1,4 +1,4 @@
-"""What lint and its shared rules have in common, and that every adapter keeps the contract of base and guard."""
+"""What lint rules and findings share, and that every adapter keeps the contract of base and guard."""
 
 from __future__ import annotations
 
