@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli import doctor as _doctor
 from orchestrator.cli import explain as _explain
 from orchestrator.cli import plan as _plan
 from orchestrator.cli import reload as _reload
@@ -22,12 +23,12 @@ from orchestrator.errors import PdctlError
 
 __all__ = ["app", "execute"]
 
-COMMANDS = (_run, _plan, _route, _explain, _reload, _replay, _rules)
+COMMANDS = (_run, _plan, _route, _explain, _reload, _replay, _rules, _doctor)
 """The modules whose import registered their commands."""
 
 ORDER = (
-    "up", "down", "ps", "logs", "restart", "reload", "explain", "replay", "check", "plan", "rules", "route",
-    "schema",
+    "up", "down", "ps", "logs", "restart", "reload", "explain", "replay", "check", "plan", "rules", "doctor",
+    "route", "schema",
 )  # fmt: skip
 """The commands as `--help` lists them: by how often they are needed, not by module."""
 

@@ -67,12 +67,16 @@ def _live(fabric: Fabric, run: Run) -> Fabric:
                 told = nvidia.topology(run)
             except OSError as error:
                 notes.append(str(error))
-    if fabric.gpus == ():
+    if not fabric.gpus:
         notes = []  # no GPU anywhere: that no driver answers is no news
+    mine = addresses()
     return replace(
         fabric,
         told=told,
-        interfaces=tuple(replace(i, addresses=_addresses(i.name)) for i in fabric.interfaces),
+        interfaces=tuple(
+            replace(i, addresses=tuple(a for a, name in mine.items() if name == i.name))
+            for i in fabric.interfaces
+        ),
         memlock_bytes=_limit(resource.RLIMIT_MEMLOCK),
         open_files=_limit(resource.RLIMIT_NOFILE),
         notes=tuple(notes),
@@ -110,9 +114,14 @@ def merged(found: Sequence[Gpu], seen: Sequence[Seen]) -> tuple[Gpu, ...]:
     )
 
 
-def _addresses(interface: str) -> tuple[str, ...]:
-    found = psutil.net_if_addrs().get(interface, [])
-    return tuple(a.address.partition("%")[0] for a in found if a.family in (socket.AF_INET, socket.AF_INET6))
+def addresses() -> dict[str, str]:
+    """Every IP address of this host with the interface that has it, scopes (`%eth0`) left out."""
+    return {
+        one.address.partition("%")[0]: interface
+        for interface, found in psutil.net_if_addrs().items()
+        for one in found
+        if one.family in (socket.AF_INET, socket.AF_INET6)
+    }
 
 
 def _limit(which: int) -> int:

@@ -34,17 +34,33 @@ def holder(port: int) -> Holder | None:
             continue
         if connection.laddr.port != port:
             continue
-        if connection.pid is None:
-            return Holder(port)
-        try:
-            process = psutil.Process(connection.pid)
-            command = " ".join(process.cmdline())
-            if len(command) > COMMAND_SHOWN:
-                command = command[:COMMAND_SHOWN] + "..."
-            return Holder(port, connection.pid, process.name(), command)
-        except psutil.Error:
-            return Holder(port)
+        return _holder(port, connection.pid)
     return None
+
+
+def _holder(port: int, pid: int | None) -> Holder:
+    if pid is None:
+        return Holder(port)
+    try:
+        process = psutil.Process(pid)
+        command = " ".join(process.cmdline())
+        if len(command) > COMMAND_SHOWN:
+            command = command[:COMMAND_SHOWN] + "..."
+        return Holder(port, pid, process.name(), command)
+    except psutil.Error:
+        return Holder(port)
+
+
+def listening(first: int, last: int) -> list[Holder]:
+    """Who listens on which port from `first` to `last` on any address of this host, one each, in order."""
+    found: dict[int, Holder] = {}
+    for connection in psutil.net_connections(kind="tcp"):
+        if connection.status != psutil.CONN_LISTEN or not connection.laddr:
+            continue
+        port = connection.laddr.port
+        if first <= port <= last and (port not in found or found[port].pid is None):
+            found[port] = _holder(port, connection.pid)
+    return [found[port] for port in sorted(found)]
 
 
 def taken(host: str, port: int) -> bool:

@@ -43,7 +43,7 @@ class Root:
             return []
 
     def pci_path(self, relative: str | Path) -> tuple[str, ...]:
-        """From the host bridge to the PCI device that `relative` is or is part of; empty for a virtual one."""
+        """From the host bridge to the PCI device that `relative` is or has; empty for a virtual one."""
         parts = (self.path / relative).resolve().parts
         first = next((i for i, part in enumerate(parts) if _BRIDGE.fullmatch(part)), len(parts))
         functions = [part for part in parts[first + 1 :] if _PCI.fullmatch(part)]

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.core.fabric import Fabric
+from orchestrator.core.transfer import KvShape
 from orchestrator.engines.base import Engine
 from orchestrator.errors import Problem
 from orchestrator.topology.load import Folder
@@ -56,7 +58,8 @@ class Inputs:
 
     `python` is the interpreter of pdctl itself, `versions` the engine's version by pool where it is
     known, `secrets` every text that must not be printed, `scheduling` the profile in force as data,
-    `vocab_size` the tokens in the model's vocabulary, if they are known.
+    `vocab_size` the tokens in the model's vocabulary, if they are known, `fabrics` what nodes have, by name,
+    as far as they say, `kv` what the model's KV takes, where its folder tells.
     """
 
     topology: Topology
@@ -70,5 +73,7 @@ class Inputs:
     secrets: frozenset[str] = frozenset()
     scheduling: Mapping[str, Any] = field(default_factory=dict)
     vocab_size: int | None = None
+    fabrics: Mapping[str, Fabric] = field(default_factory=dict)
+    kv: KvShape | None = None
     found: tuple[Problem, ...] = ()
     """What was found while reading, and keeps nobody from a plan."""

@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
+from orchestrator.core.fabric import Fabric
+from orchestrator.core.transfer import KvShape, kv_shape
 from orchestrator.core.types import Role
 from orchestrator.engines.base import Engine
 from orchestrator.errors import ParamError, PdctlError, PluginError, Problem, TopologyError
@@ -20,9 +22,10 @@ from orchestrator.policy.profiles import PROFILES, complete
 from orchestrator.topology import rules
 from orchestrator.topology.adapters import load_adapter
 from orchestrator.topology.build import build
+from orchestrator.topology.fabric import equipped, fabrics_of
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.load import Draft, draft
-from orchestrator.topology.model import vocab_size
+from orchestrator.topology.model import config, vocab_size
 from orchestrator.topology.plan import Plan
 from orchestrator.topology.problems import close_to
 from orchestrator.topology.profiles import Finder, LaunchProfile, shipped_roots
@@ -60,19 +63,23 @@ def plan_file(
     python: str = sys.executable,
     ask: AskVersions | None = None,
     roots: Sequence[Traversable] | None = None,
+    fabrics: Mapping[str, Fabric] | None = None,
 ) -> Plan:
     """The plan of the topology at `path`, with `overrides` (`a.b=c`) applied.
 
     `ask` finds out engines' versions in their environments (None: only declared ones are known);
-    `roots` are the folders of launch profiles (default: those installed). Raises TopologyError with
-    every finding about the file and what it refers to.
+    `roots` are the folders of launch profiles (default: those installed). `fabrics` are nodes as they were
+    found, by name, and go over what the topology says of them. Raises TopologyError with every finding about
+    the file and what it refers to.
     """
     found = draft(path, overrides, environ)
     references = _follow(found, shipped_roots() if roots is None else roots)
-    problems = [*found.problems, *references.problems]
+    saved, unreadable = fabrics_of(found)
+    known = {**saved, **(fabrics or {})}
+    problems = [*found.problems, *references.problems, *unreadable]
     if problems or found.topology is None:
         raise _refusal([*problems, *found.unset])
-    topology = found.topology
+    topology = equipped(found.topology, known)
     versions, warnings = _versions(found, references, python, ask) if ask else ({}, [])
     parts = (
         Part(name, pool, references.adapters[name], references.profiles[name])
@@ -91,6 +98,8 @@ def plan_file(
         scheduling=references.scheduling,
         vocab_size=_vocab_size(found),
         found=tuple(warnings),
+        fabrics=known,
+        kv=_kv(found),
     )
     try:
         plan = build(inputs)
@@ -123,6 +132,14 @@ def _vocab_size(found: Draft) -> int | None:
         return model.vocab_size
     path = Path(found.folder.if_path(model.path))
     return vocab_size(path) if path.is_absolute() else None
+
+
+def _kv(found: Draft) -> KvShape | None:
+    """What the model's folder says of its KV, if the model is one on this machine."""
+    assert found.topology is not None
+    path = Path(found.folder.if_path(found.topology.model.path or ""))
+    told = config(path) if path.is_absolute() else None
+    return None if told is None else kv_shape(told)
 
 
 def _follow(found: Draft, roots: Sequence[Traversable]) -> _Found:

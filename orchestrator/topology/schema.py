@@ -66,6 +66,15 @@ class Node(Strict):
         description="RDMA devices: a list for all instances (`[mlx5_0, mlx5_1]`), or a mapping from GPU "
         "index to the device or devices near it (`{0: mlx5_0, 1: mlx5_1}`).",
     )
+    fabric: Text | None = Field(
+        None,
+        description="A file that says what the host has, as `pdctl doctor --json` wrote it there; `gpus` and "
+        "`nics` follow from it unless given.",
+    )
+    nics_per_gpu: Count | None = Field(
+        None,
+        description="NICs that each GPU uses, the nearest ones of `fabric`. Default: its even share of them.",
+    )
     ports: PortRange = Field(
         default="20000-29999",
         validate_default=True,

@@ -1,0 +1,160 @@
+"""One node looked at against its topology: what it has, what is installed, what is taken, what is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator import plugins
+from orchestrator.core.address import is_loopback
+from orchestrator.core.fabric import Fabric, Installed
+from orchestrator.core.nicmap import nic_map
+from orchestrator.core.transfer import kv_shape
+from orchestrator.errors import PdctlError, PluginError, Problem, TopologyError
+from orchestrator.fabric import host
+from orchestrator.fabric.ports import listening
+from orchestrator.topology.adapters import GROUP, load_adapter
+from orchestrator.topology.fabric import PortUse, Report, as_told, load
+from orchestrator.topology.load import Draft, draft
+from orchestrator.topology.model import config
+from orchestrator.topology.planner import AskVersions, plan_file
+from orchestrator.topology.problems import close_to
+from orchestrator.topology.schema import Node
+from orchestrator.topology.words import runtime_words
+
+Look = Callable[[Path], Fabric]
+"""Reads the host whose root is at a path (`orchestrator.fabric.host.read`)."""
+
+SHOWN = ("architectures", "max_position_embeddings", "vocab_size", "num_hidden_layers", "num_key_value_heads")
+"""What is told of a model's config.json as it stands there."""
+
+
+def examine_host(root: Path = host.HERE, *, ask: AskVersions | None, look: Look = host.read) -> Report:
+    """This host, or the copy of one below `root`, without a topology."""
+    fabric = look(root)
+    if root == host.HERE and ask is not None:
+        names = sorted({name for e in plugins.known(GROUP) for name in _distributions(e, Path())})
+        fabric = replace(fabric, installed=(_installed([sys.executable], names, ask),))
+    return Report(node=fabric, nics_of_gpus=as_told(nic_map(fabric)))
+
+
+def examine(
+    path: Path,
+    name: str | None = None,
+    root: Path = host.HERE,
+    *,
+    environ: Mapping[str, str],
+    ask: AskVersions | None,
+    look: Look = host.read,
+) -> Report:
+    """The node `name` (default: the one that this host is) of the topology at `path`, and its plan there.
+
+    Raises TopologyError when the topology is not sound, has no such node, or when the node is neither this
+    host nor described by a file (`fabric:`).
+    """
+    found = draft(path, (), environ)
+    if found.topology is None:
+        raise TopologyError([*found.problems, *found.unset])
+    node = _node(found, name)
+    live = root == host.HERE and _is_here(node)
+    fabric = look(root) if live or root != host.HERE else _saved(found, node)
+    if live and ask is not None:
+        fabric = replace(fabric, installed=tuple(_environments(found, node, ask)))
+    holders = listening(*node.ports) if live else []
+    gpus = node.gpus if "gpus" in node.model_fields_set else None
+    return Report(
+        node=fabric,
+        name=node.name,
+        nics_of_gpus=as_told(nic_map(fabric, gpus, node.nics_per_gpu)),
+        ports=node.ports,
+        ports_taken=tuple(PortUse(holder.port, str(holder)) for holder in holders),
+        model=_model(found),
+        findings=tuple(_findings(path, environ, {node.name: fabric})),
+    )
+
+
+def _node(found: Draft, name: str | None) -> Node:
+    assert found.topology is not None
+    hosts = found.topology.hosts
+    names = [node.name for node in hosts]
+    if name is not None:
+        if name not in names:
+            message = f"there is no node {name!r} in {found.source.name}"
+            raise TopologyError([Problem(message, hint=close_to(name, names))])
+        return hosts[names.index(name)]
+    here = [node for node in hosts if _is_here(node)]
+    if len(hosts) == 1 or len(here) == 1:
+        return (here or list(hosts))[0]
+    which = "several nodes are" if here else "no node is"
+    message = f"{which} at an address of this host"
+    raise TopologyError([Problem(message, hint=f"choose one by --node: {', '.join(names)}")])
+
+
+def _is_here(node: Node) -> bool:
+    """Whether the node's address is one of this host's."""
+    return is_loopback(node.address) or node.address in host.addresses()
+
+
+def _saved(found: Draft, node: Node) -> Fabric:
+    if node.fabric is None:
+        problem = Problem(
+            f"node {node.name} is at {node.address}, which is not this host, and has no `fabric`",
+            hint=f"run `pdctl doctor --json > {node.name}.json` there, and write `fabric: {node.name}.json`",
+        )
+        raise TopologyError([problem])
+    fabric, problems = load(Path(found.folder.absolute(node.fabric)))
+    if fabric is None:
+        raise TopologyError(problems)
+    return fabric
+
+
+def _environments(found: Draft, node: Node, ask: AskVersions) -> Iterator[Installed]:
+    """The environments of the pools that may run on `node`, each once."""
+    wanted: dict[tuple[str, ...], set[str]] = {}
+    for pool in found.pools.values():
+        if pool.external is None and (pool.nodes is None or node.name in pool.nodes):
+            words = tuple(runtime_words(pool.runtime, found.folder)) or (sys.executable,)
+            wanted.setdefault(words, set()).update(_distributions(pool.engine, found.folder.base))
+    for words, names in wanted.items():
+        if names:
+            yield _installed(words, sorted(names), ask)
+
+
+def _distributions(engine: str, base: Path) -> Sequence[str]:
+    try:
+        adapter = load_adapter(engine, base)
+    except PluginError:
+        return ()  # told by the plan's own findings
+    return tuple(getattr(adapter, "distributions", ()))
+
+
+def _installed(words: Sequence[str], names: Sequence[str], ask: AskVersions) -> Installed:
+    try:
+        return Installed(" ".join(words), dict(ask(words, names)))
+    except PdctlError as error:
+        return Installed(" ".join(words), error=error.message)
+
+
+def _model(found: Draft) -> dict[str, Any] | None:
+    """What is known of the model from its folder, if it is one on this machine."""
+    assert found.topology is not None
+    path = Path(found.folder.if_path(found.topology.model.path or ""))
+    told = config(path) if path.is_absolute() else None
+    if told is None:
+        return None
+    shown = {name: told[name] for name in SHOWN if name in told}
+    shape = kv_shape(told)
+    return {"path": str(path), **shown, "kv_bytes_per_token": shape and shape.rank_bytes(1)}
+
+
+def _findings(path: Path, environ: Mapping[str, str], fabrics: Mapping[str, Fabric]) -> Iterator[str]:
+    """What the plan says of the nodes as they were found; errors first."""
+    try:
+        plan = plan_file(path, environ=environ, fabrics=fabrics)
+    except TopologyError as error:
+        yield from (f"error: {problem}" for problem in error.problems)
+    else:
+        yield from (f"warning: {warning}" for warning in plan.warnings)
