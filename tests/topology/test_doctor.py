@@ -113,7 +113,7 @@ def test_the_models_config(two: Path) -> None:
 
 def test_what_the_plan_says_of_the_node(two: Path) -> None:
     assert any("[addresses]" in f and f.startswith("error: ") for f in examined(two).findings)
-    two.write_text(two.read_text().replace("10.255.255", "127.0.0"))
+    two.write_text(two.read_text().replace("10.255.255", "127.0.1"))
     findings = examined(two, "a").findings
     assert findings
     assert all(f.startswith("warning: ") for f in findings), findings
