@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from orchestrator.core.address import is_wildcard, join_host_port
 from orchestrator.engines.base import Word
 from orchestrator.topology.mask import shown
-from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan
+from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan, RouterPlan
 
 _ORIGIN_COLUMN = 64
 ORIGINS = {
@@ -51,6 +51,10 @@ def as_text(plan: Plan, *, explain: bool = False) -> Iterator[str]:
         yield from _instance_head(instance)
         if not instance.external:
             yield from render(instance.argv, instance.env)
+        for follower in instance.followers:
+            yield ""
+            yield from _follower_head(instance, follower)
+            yield from render(follower.argv, follower.env)
     if plan.router is not None:
         yield ""
         yield from _router_head(plan.router)
@@ -77,6 +81,15 @@ def _instance_head(instance: InstancePlan) -> Iterator[str]:
             f"#   ready within {instance.probes.ready_timeout_s:g} s, drained within {instance.drain_s:g} s, "
             f"{instance.max_restarts} restarts"
         )
+
+
+def _follower_head(instance: InstancePlan, follower: FollowerPlan) -> Iterator[str]:
+    facts = [f"node rank {follower.rank} of {len(instance.followers) + 1}", f"node {follower.node}"]
+    if follower.devices:
+        facts.append(f"GPUs {','.join(map(str, follower.devices))}")
+    yield f"# {follower.name}: {', '.join(facts)}; gets no requests, ended by {instance.name}"
+    ports = ", ".join(f"{purpose} {port}" for purpose, port in follower.ports.items())
+    yield f"#   {follower.url or f'at {follower.address}, no HTTP'}  ports: {ports or 'none'}"
 
 
 def _router_head(router: RouterPlan) -> Iterator[str]:
@@ -107,7 +120,8 @@ def _explained(argv: Sequence[Word], env: Mapping[str, Word]) -> Iterator[str]:
 
 def _legend(plan: Plan) -> Iterator[str]:
     """What the origins that occur in the plan mean."""
-    words = [word for i in plan.instances for word in (*i.argv, *i.env.values())]
+    processes = [p for i in plan.instances for p in i.processes]
+    words = [word for p in processes for word in (*p.argv, *p.env.values())]
     if plan.router is not None:
         words += [*plan.router.argv, *plan.router.env.values()]
     kinds = {part.split()[0] for word in words for part in word.origin.split(" + ")}

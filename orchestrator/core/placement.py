@@ -1,46 +1,58 @@
-"""Placement: which node and GPUs an instance gets, and every port of the deployment from one allocator.
+"""Placement: which nodes and GPUs the ranks of an instance get.
 
-Pure and deterministic: nothing is probed, so that every host works out the same plan. Growing a pool
-leaves the ports of the others where they are as long as its region of the node's range suffices.
+Pure and deterministic: nothing is probed, so that every host works out the same plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-REGION_PORTS = 200
-"""Ports set aside for each pool on a node, so that one pool can grow without moving the others' ports."""
-SLOT_PORTS = 10
-"""An instance's ports start at multiples of this within its region: instance 3 is found at ...30."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpace:
-    """What a node offers: GPU indices in order, and its range of ports (both ends included)."""
+    """What a node offers: GPU indices in order, and its range of ports (both ends included).
+
+    `rack` names what it shares power or a switch with; empty: nothing is known of that.
+    """
 
     name: str
     gpus: tuple[int, ...]
     first_port: int
     last_port: int
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one instance needs: `gpus` of them, on one of `nodes` (in order of preference).
+    """What one instance needs: `gpus` in all, in equal shares on `nnodes` of `nodes`.
 
-    `pinned` names the very GPUs, on the only node of `nodes`.
+    `nodes` are in order of preference. `pinned` names the very GPUs, on each of `nodes`, which are then as
+    many as it spans. `spread`: away from the other instances of its `pool` (different racks, then nodes) and
+    close to those of the pools in `near`; else the first of its nodes with room. `index` is its number within
+    the pool.
     """
 
     owner: str
     gpus: int
     nodes: tuple[str, ...]
     pinned: tuple[int, ...] | None = None
+    nnodes: int = 1
+    pool: str = ""
+    near: frozenset[str] = frozenset()
+    spread: bool = True
+    index: int = 0
+
+    @property
+    def share(self) -> int:
+        """GPUs on each node it spans."""
+        return self.gpus // self.nnodes
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where an instance runs."""
+    """Where one process of an instance runs: a node, and its GPUs there."""
 
     node: str
     gpus: tuple[int, ...] = ()
@@ -56,70 +68,70 @@ class Clash:
 
 @dataclass(slots=True)
 class Placed:
-    """The outcome of `seat`: seats by owner, and what did not fit."""
+    """The outcome of `seat`: seats by owner, rank 0's first, and what did not fit."""
 
-    seats: dict[str, Seat] = field(default_factory=dict)
+    seats: dict[str, tuple[Seat, ...]] = field(default_factory=dict)
     clashes: list[Clash] = field(default_factory=list)
 
 
 def seat(demands: Sequence[Demand], nodes: Sequence[NodeSpace]) -> Placed:
-    """A seat for each demand; no GPU is given twice.
+    """Seats for each demand; no GPU is given twice.
 
-    Pinned demands go first. The others take, in order, the first of their nodes with room: an aligned
-    run of GPUs where there is one (neighbours share switches and NUMA nodes), else the lowest free ones.
-    Demands without GPUs are dealt round over their nodes.
+    Pinned demands go first, then the largest and those with the fewest nodes to choose from, the first of
+    every pool before the second of any. Where one finds no room, an earlier one makes way if it can. On its
+    node each gets, in the order of `demands`, an aligned run of GPUs where there is one (neighbours share
+    switches and NUMA nodes), else the lowest free ones.
     """
     placed = Placed()
-    owner_of: dict[tuple[str, int], str] = {}
+    booked: dict[tuple[str, int], str] = {}
     by_name = {n.name: n for n in nodes}
-    dealt: dict[tuple[str, ...], int] = {}
-    for demand in sorted(demands, key=lambda d: d.pinned is None):
+    for demand in demands:
         if demand.pinned is not None:
-            _seat_pinned(demand, by_name[demand.nodes[0]], owner_of, placed)
-        elif demand.gpus == 0:
-            turn = dealt.get(demand.nodes, 0)
-            dealt[demand.nodes] = turn + 1
-            placed.seats[demand.owner] = Seat(demand.nodes[turn % len(demand.nodes)])
-        else:
-            _seat_free(demand, [by_name[n] for n in demand.nodes], owner_of, placed)
+            _pin(demand, by_name, booked, placed)
+    table = _Table(by_name, booked, placed.seats, demands)
+    for demand in sorted((d for d in demands if d.pinned is None), key=_urgency):
+        if demand.gpus % demand.nnodes:
+            message = f"its {_gpus(demand.gpus)} cannot be spread evenly over {demand.nnodes} nodes"
+            placed.clashes.append(Clash(demand.owner, message))
+        elif not table.place(demand, set()):
+            placed.clashes.append(Clash(demand.owner, table.lack(demand)))
+    for demand in demands:
+        if chosen := table.chosen.get(demand.owner):
+            placed.seats[demand.owner] = tuple(_take(demand, by_name[n], booked) for n in chosen)
     return placed
 
 
-def _seat_pinned(
-    demand: Demand, node: NodeSpace, owner_of: dict[tuple[str, int], str], placed: Placed
+def _urgency(demand: Demand) -> tuple[int, int, int, int]:
+    return -demand.share, len(demand.nodes) - demand.nnodes, -demand.nnodes, demand.index
+
+
+def _pin(
+    demand: Demand, nodes: Mapping[str, NodeSpace], booked: dict[tuple[str, int], str], placed: Placed
 ) -> None:
     pinned = demand.pinned or ()
-    for gpu in pinned:
-        holder = owner_of.get((node.name, gpu))
-        if gpu not in node.gpus:
-            placed.clashes.append(Clash(demand.owner, f"node {node.name} has no GPU {gpu}"))
-        elif holder is not None:
-            message = f"GPU {gpu} of node {node.name} is already pinned to {holder}"
-            placed.clashes.append(Clash(demand.owner, message))
-        owner_of.setdefault((node.name, gpu), demand.owner)
-    placed.seats[demand.owner] = Seat(node.name, pinned)
+    for name in demand.nodes:
+        for gpu in pinned:
+            holder = booked.get((name, gpu))
+            if gpu not in nodes[name].gpus:
+                placed.clashes.append(Clash(demand.owner, f"node {name} has no GPU {gpu}"))
+            elif holder is not None:
+                message = f"GPU {gpu} of node {name} is already pinned to {holder}"
+                placed.clashes.append(Clash(demand.owner, message))
+            booked.setdefault((name, gpu), demand.owner)
+    placed.seats[demand.owner] = tuple(Seat(name, pinned) for name in demand.nodes)
 
 
-def _seat_free(
-    demand: Demand, nodes: Sequence[NodeSpace], owner_of: dict[tuple[str, int], str], placed: Placed
-) -> None:
-    for node in nodes:
-        free = [g for g in node.gpus if (node.name, g) not in owner_of]
-        if len(free) >= demand.gpus:
-            gpus = _aligned(node.gpus, set(free), demand.gpus) or tuple(free[: demand.gpus])
-            owner_of.update({(node.name, g): demand.owner for g in gpus})
-            placed.seats[demand.owner] = Seat(node.name, gpus)
-            return
-    unbooked = {n.name: sum((n.name, g) not in owner_of for g in n.gpus) for n in nodes}
-    left = ", ".join(f"{n.name} has {unbooked[n.name]} of {len(n.gpus)} free" for n in nodes)
-    placed.clashes.append(Clash(demand.owner, f"needs {_gpus(demand.gpus)} on one node; {left}"))
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+def _take(demand: Demand, node: NodeSpace, booked: dict[tuple[str, int], str]) -> Seat:
+    """GPUs for one process on a node that is known to have them."""
+    free = [g for g in node.gpus if (node.name, g) not in booked]
+    gpus = _aligned(node.gpus, set(free), demand.share) or tuple(free[: demand.share])
+    booked.update({(node.name, g): demand.owner for g in gpus})
+    return Seat(node.name, gpus)
 
 
 def _aligned(gpus: Sequence[int], free: set[int], count: int) -> tuple[int, ...]:
+    if not count:
+        return ()
     for start in range(0, len(gpus) - count + 1, count):
         run = gpus[start : start + count]
         if free.issuperset(run):
@@ -127,99 +139,116 @@ def _aligned(gpus: Sequence[int], free: set[int], count: int) -> tuple[int, ...]
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class PortDemand:
-    """The runs of consecutive ports that one instance needs, by purpose, in order."""
-
-    owner: str
-    pool: str
-    index: int
-    runs: tuple[tuple[str, int], ...]
-
-    @property
-    def total(self) -> int:
-        """Ports needed in all."""
-        return sum(count for _, count in self.runs)
+def _gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
-def assign_ports(
-    demands: Sequence[PortDemand],
-    node: NodeSpace,
-    fixed: Mapping[int, str],
-    pools: Sequence[str] = (),
-) -> tuple[dict[str, dict[str, int]], list[Clash]]:
-    """First port of each run by owner and purpose, for the instances of one node, and what clashes.
+class _Table:
+    """Nodes by how many of their GPUs are free, and who was given which nodes; GPUs get their index later.
 
-    Pools get regions of the node's range in the order of `pools` (those left out follow, in order of
-    appearance); one without an instance here keeps its place. Where regions of comfortable size do not
-    all fit, everything is packed tightly instead. `fixed` are ports on this address that are spoken
-    for already (the router's listeners, external engines), with their holders.
+    `chosen` are the nodes of each owner, rank 0's first.
     """
-    offsets = _roomy(demands, pools)
-    room = node.last_port - node.first_port + 1
-    if any(offset + d.total > room for d, offset in zip(demands, offsets, strict=True)):
-        offsets = _tight(demands)
-    ports: dict[str, dict[str, int]] = {}
-    clashes: list[Clash] = []
-    for demand, offset in zip(demands, offsets, strict=True):
-        if offset + demand.total > room:
-            needed = sum(d.total for d in demands)
-            message = (
-                f"no port left on node {node.name}: its instances need {needed} ports, "
-                f"the range {node.first_port}-{node.last_port} has {room}"
-            )
-            clashes.append(Clash(demand.owner, message))
-            break
-        ports[demand.owner] = _runs(demand, node.first_port + offset)
-    clashes += _held(demands, ports, fixed)
-    return ports, clashes
 
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeSpace],
+        booked: Collection[tuple[str, int]],
+        pinned: Mapping[str, tuple[Seat, ...]],
+        demands: Iterable[Demand],
+    ) -> None:
+        self._nodes = nodes
+        self._free = {n.name: sum((n.name, g) not in booked for g in n.gpus) for n in nodes.values()}
+        self._on_node: Counter[tuple[str, str]] = Counter()
+        self._in_rack: Counter[tuple[str, str]] = Counter()
+        self._placed: dict[str, Demand] = {}
+        self.chosen: dict[str, tuple[str, ...]] = {}
+        for demand in demands:
+            if demand.owner in pinned:
+                self._count(demand, [s.node for s in pinned[demand.owner]], 1)
 
-def _runs(demand: PortDemand, first: int) -> dict[str, int]:
-    starts = {}
-    for purpose, count in demand.runs:
-        starts[purpose] = first
-        first += count
-    return starts
+    def place(self, demand: Demand, tried: set[str]) -> bool:
+        """Give it nodes, if need be by having another one move; False if that is not possible either.
 
+        `tried` are nodes not to look at again: someone is being moved away from there for this one.
+        """
+        nodes = self._choose(demand, tried)
+        if nodes:
+            self._put(demand, nodes)
+            return True
+        return demand.nnodes == 1 and self._make_way(demand, tried)
 
-def _roomy(demands: Sequence[PortDemand], pools: Sequence[str]) -> list[int]:
-    slots = dict.fromkeys(pools, SLOT_PORTS)
-    reach = dict.fromkeys(pools, 1)
-    for d in demands:
-        slots[d.pool] = max(slots.get(d.pool, 0), _round_up(d.total, SLOT_PORTS))
-        reach[d.pool] = max(reach.get(d.pool, 0), d.index + 1)
-    starts: dict[str, int] = {}
-    end = 0
-    for pool, slot in slots.items():
-        starts[pool] = end
-        end += _round_up(slot * reach[pool], REGION_PORTS)
-    return [starts[d.pool] + d.index * slots[d.pool] for d in demands]
+    def lack(self, demand: Demand) -> str:
+        """Which resource there is too little of."""
+        if demand.nnodes > len(demand.nodes):
+            return f"spans {demand.nnodes} nodes, and may use {len(demand.nodes)} ({', '.join(demand.nodes)})"
+        where = "on one node" if demand.nnodes == 1 else f"on each of {demand.nnodes} nodes"
+        left = ", ".join(
+            f"{name} has {self._free[name]} of {len(self._nodes[name].gpus)} free" for name in demand.nodes
+        )
+        return f"needs {_gpus(demand.share)} {where}; {left}"
 
+    def _choose(self, demand: Demand, tried: Collection[str]) -> tuple[str, ...]:
+        """The best nodes for it as things are; empty if there are too few with room."""
+        room = [n for n in demand.nodes if n not in tried and self._free[n] >= demand.share]
+        if len(room) < demand.nnodes:
+            return ()
+        if not demand.spread:
+            return tuple(room[: demand.nnodes])
+        order = {name: n for n, name in enumerate(demand.nodes)}
+        ranked = sorted(room, key=lambda name: (*self._crowding(demand, name), order[name]))
+        if demand.nnodes == 1:
+            return (ranked[0],)
+        # Ranks of one instance talk all the time: one rack, if one has room for all of them.
+        racks: dict[str, list[str]] = {}
+        for name in ranked:
+            racks.setdefault(self._nodes[name].rack, []).append(name)
+        whole = next((names for names in racks.values() if len(names) >= demand.nnodes), ranked)
+        return tuple(sorted(whole[: demand.nnodes], key=order.__getitem__))
 
-def _tight(demands: Iterable[PortDemand]) -> list[int]:
-    offsets, end = [], 0
-    for d in demands:
-        offsets.append(end)
-        end += d.total
-    return offsets
+    def _crowding(self, demand: Demand, name: str) -> tuple[int, int, int, int]:
+        """How much of its own pool would fail together with it there, then how far its partners are."""
+        rack = self._nodes[name].rack
+        return (
+            self._in_rack[demand.pool, rack],
+            self._on_node[demand.pool, name],
+            -sum(self._on_node[pool, name] for pool in demand.near),
+            -sum(self._in_rack[pool, rack] for pool in demand.near),
+        )
 
-
-def _round_up(number: int, step: int) -> int:
-    return -(-number // step) * step
-
-
-def _held(
-    demands: Sequence[PortDemand], ports: Mapping[str, Mapping[str, int]], fixed: Mapping[int, str]
-) -> list[Clash]:
-    clashes = []
-    for demand in demands:
-        for purpose, count in demand.runs:
-            first = ports.get(demand.owner, {}).get(purpose)
-            if first is None:
+    def _make_way(self, demand: Demand, tried: set[str]) -> bool:
+        for name in demand.nodes:
+            if name in tried:
                 continue
-            for port in range(first, first + count):
-                if port in fixed:
-                    message = f"its {purpose} port {port} is also that of {fixed[port]}"
-                    clashes.append(Clash(demand.owner, message))
-    return clashes
+            tried.add(name)
+            here = [d for owner, d in self._placed.items() if name in self.chosen[owner]]
+            for other in reversed(here):
+                if not other.share or self._free[name] + other.share < demand.share:
+                    continue
+                before = self._lift(other)
+                if self.place(other, tried):
+                    self._put(demand, (name,))
+                    return True
+                self._put(other, before)
+        return False
+
+    def _put(self, demand: Demand, nodes: tuple[str, ...]) -> None:
+        self._placed[demand.owner] = demand
+        self.chosen[demand.owner] = nodes
+        self._count(demand, nodes, 1)
+        for name in nodes:
+            self._free[name] -= demand.share
+
+    def _lift(self, demand: Demand) -> tuple[str, ...]:
+        nodes = self.chosen.pop(demand.owner)
+        del self._placed[demand.owner]
+        self._count(demand, nodes, -1)
+        for name in nodes:
+            self._free[name] += demand.share
+        return nodes
+
+    def _count(self, demand: Demand, nodes: Iterable[str], by: int) -> None:
+        names = list(nodes)
+        for name in names:
+            self._on_node[demand.pool, name] += by
+        for rack in {self._nodes[name].rack for name in names}:
+            self._in_rack[demand.pool, rack] += by

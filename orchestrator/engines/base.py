@@ -41,10 +41,15 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class PortNeed:
-    """A run of `count` consecutive ports that an instance needs for `purpose` (`http`, `bootstrap`, ...)."""
+    """A run of `count` consecutive ports that an instance needs for `purpose` (`http`, `bootstrap`, ...).
+
+    `head`: of an instance on several nodes, only the first one's process opens it; the others are told its
+    number. Else each opens its own.
+    """
 
     purpose: str
     count: int = 1
+    head: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,12 @@ class InstanceSpec:
     """How long a stop waits after TERM before KILL."""
     encoders: Encoders | None = None
     """Who encodes images for the deployment, if anybody does; None for an encode instance itself."""
+    rank: int = 0
+    """Which of the instance's `shape.nnodes` processes this is: one runs on each node it spans. `address`,
+    `bind`, `devices`, `nics` and `env` are those of the process's own node, and so are `ports`, but for those
+    that only the first one opens."""
+    head_address: str | None = None
+    """Where process 0 of the instance is reached, which is the endpoint; None where this is the only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +289,8 @@ class Engine(Protocol):
 
     name: ClassVar[str]
     roles: ClassVar[frozenset[Role]]
+    # Optional: `spans_nodes: ClassVar[bool]`, whether an instance may run on several nodes (default: no);
+    # `command` and `probes` are then asked for the process of each, by `InstanceSpec.rank`.
     idle_s: ClassVar[float]
     """Seconds a kept connection to the engine may lie idle before reuse is unsafe (its own keep-alive
     time-out less a margin)."""

@@ -106,6 +106,13 @@ PREFILL_DP = Rule(
     "Half or more of the requests fail.",
     "Use as many instances with `dp: 1`.",
 )
+SPANNING_DP = Rule(
+    "spanning-dp",
+    "Data parallelism over several nodes as the engine cannot divide it: SGLang keeps the DP ranks of an "
+    "instance on one node, vLLM wants equally many on each.",
+    "The engine does not start.",
+    "Instances with `dp: 1`, or a `dp` that the number of nodes divides (vLLM).",
+)
 UNROUTABLE_ADDRESS = Rule(
     "unroutable-address",
     "KV would be fetched from an address that the other host cannot reach.",

@@ -39,6 +39,7 @@ class _Simulated:
     name: ClassVar[str] = "sim"
     hints: ClassVar[tuple[base.LogHint, ...]] = COMMON
     distributions: ClassVar[tuple[str, ...]] = ()
+    spans_nodes: ClassVar[bool] = False
     dies_of_unknown_tokens: ClassVar[bool] = False
     """Its vocabulary is known in any case."""
     rules: ClassVar[tuple[Rule, ...]] = rules.SHARED

@@ -181,7 +181,7 @@ class Fleet:
         give_up_s = loop.time() + self.shell.tuning.join_s
         found = []
         for keeper in keepers:
-            if keeper.unit.is_router:
+            if keeper.unit.is_router or keeper.unit.follows:
                 continue
             while (why := await self.shell.router.joined(keeper.unit.name)) is not None:
                 if loop.time() > give_up_s:
@@ -202,7 +202,7 @@ class Fleet:
         link = self.shell.router
         await link.reload()
         for keeper in list(self.keepers.values()):
-            if keeper.unit.is_router:
+            if keeper.unit.is_router or keeper.unit.follows:
                 continue
             if keeper.state is State.READY:
                 await link.ungate(keeper.unit.name, keeper.life.incarnation)

@@ -206,7 +206,7 @@ class Keeper:
                 return _ended(ending.result(), "before it was ready")
             if asking.done():
                 asking.result()
-                if not self.unit.is_router:
+                if not self.unit.is_router and not self.unit.follows:
                     # Before it counts as ready, for it may have been gated when its predecessor was drained.
                     await self._shell.router.ungate(self.unit.name, self.life.incarnation)
                 return Event.PROBED
@@ -236,9 +236,15 @@ class Keeper:
         if self.unit.is_router:
             # It drains by itself on TERM.
             return Event.DRAINED
-        self.detail = f"waiting up to {self.unit.drain_s:g} s for requests in flight"
+        unit = self.unit
+        self.detail = f"waiting up to {unit.drain_s:g} s for requests in flight"
         ending = asyncio.create_task(self._running().exited())
-        draining = asyncio.create_task(self._shell.router.drain(self.unit.name, self.unit.drain_s))
+        if unit.follows:
+            # Process 0 drains, and ends it; TERM before that would take ranks away from running requests.
+            self.detail = f"waiting up to {unit.drain_s:g} s for {unit.follows} to end it"
+            draining = asyncio.create_task(asyncio.sleep(unit.drain_s))
+        else:
+            draining = asyncio.create_task(self._shell.router.drain(unit.name, unit.drain_s))
         try:
             await asyncio.wait({ending, draining}, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from orchestrator.core.address import split_http_url
 from orchestrator.fabric import ports as fabric_ports
 from orchestrator.launch import logs
 from orchestrator.launch.base import Found, Process
@@ -228,7 +227,7 @@ def _pids_of(processes: Sequence[Process]) -> set[int]:
 
 def _port_refusals(unit: Unit, held: set[int]) -> list[str]:
     """Why `unit` cannot listen where its plan says."""
-    host, _ = split_http_url(unit.url)
+    host = unit.host
     for purpose, port in unit.ports.items():
         try:
             if not fabric_ports.taken(host, port):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.lifecycle import State
@@ -14,11 +14,12 @@ _KEPT = frozenset({State.PENDING, State.STARTING, State.READY})
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A unit that the plan wants."""
+    """A unit that the plan wants; `instance` is the one that it is a process of, empty for its own name."""
 
     role: str
     digest: str
     ports: frozenset[int] = frozenset()
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def reconcile(want: Mapping[str, Target], have: Mapping[str, Current]) -> Change
     What serves nobody (still starting, failed) is replaced at once. Of what is ready, one instance is
     replaced at a time, so that its pool serves on. But all go in one wave where instances of several roles
     change together, for old and new ones may not understand each other (page size, engine version), and
-    where one takes over a port of another.
+    where one takes over a port of another. The processes of one instance always go together.
     """
     start: list[str] = []
     idle: list[str] = []
@@ -71,6 +72,13 @@ def reconcile(want: Mapping[str, Target], have: Mapping[str, Current]) -> Change
     together = len(roles & {Role.PREFILL, Role.DECODE, Role.ENCODE}) > 1 or any(
         want[name].ports & have[other].ports for name in serving for other in serving if other != name
     )
-    rolling = [tuple(serving)] if together else [(name,) for name in serving]
+    rolling = [tuple(serving)] if together else _by_instance(serving, want)
     waves = tuple(wave for wave in (tuple(idle), *rolling) if wave)
     return Changes(tuple(start), remove, waves)
+
+
+def _by_instance(names: Sequence[str], want: Mapping[str, Target]) -> list[tuple[str, ...]]:
+    waves: dict[str, list[str]] = {}
+    for name in names:
+        waves.setdefault(want[name].instance or name, []).append(name)
+    return [tuple(wave) for wave in waves.values()]

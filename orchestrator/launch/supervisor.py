@@ -87,7 +87,7 @@ class Supervisor:
     def _in_order(self) -> list[Keeper]:
         """The keepers as the plan has them: what was adopted came before what is started."""
         place = {name: n for n, name in enumerate(self._fleet.instances)}
-        return sorted(self._fleet.keepers.values(), key=lambda k: place.get(k.unit.name, len(place)))
+        return sorted(self._fleet.keepers.values(), key=lambda k: place.get(k.unit.instance, len(place)))
 
     async def watch(self, every_s: float = 1.0) -> AsyncGenerator[Status, None]:
         """The status now, after every change, and at least once in `every_s`; ends when all is stopped.
@@ -184,7 +184,7 @@ class Supervisor:
             raise LaunchError("this deployment is being stopped; run it again when that is through")
         fleet, units = self._fleet, units_of(plan)
         changes = reconcile(
-            {n: Target(u.role, u.digest, frozenset(u.ports.values())) for n, u in units.items()},
+            {n: Target(u.role, u.digest, frozenset(u.ports.values()), u.instance) for n, u in units.items()},
             {k.unit.name: _current(k) for k in fleet.alive()},
         )
         refused = self._shell.launcher.refusals([units[n] for n in changes.touched], fleet.processes())
@@ -211,8 +211,10 @@ class Supervisor:
                 raise LaunchError(f"no instance {name!r} here; there are: {known}", reason="no-instance")
         if self._stopping or self._rolling:
             raise LaunchError("another change is under way; try again when `pdctl ps` shows it done")
-        units = {n: keepers[n].unit for n in wanted}
-        self._begin(partial(self._fleet.replace, [(n,) for n in units], units, {}))
+        wanted = [keepers[n].unit.instance for n in wanted]
+        units = {n: k.unit for n, k in keepers.items() if k.unit.instance in wanted}
+        waves = [tuple(n for n, u in units.items() if u.instance == i) for i in dict.fromkeys(wanted)]
+        self._begin(partial(self._fleet.replace, waves, units, {}))
 
     def begin_stop(self, *, force: bool = False) -> None:
         """Begin to stop everything; `watch` ends when nothing is left. `force`, now or in a later call: wait

@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from orchestrator.core.address import split_http_url
 from orchestrator.engines.base import HttpCall, LogHint, Probes, Word
 from orchestrator.errors import LaunchError
-from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan
+from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan, RouterPlan
 
 ROUTER = "router"
 """The router's name among the units; no instance may have it."""
@@ -22,6 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 class Unit:
     """What the supervisor needs to know of a process it keeps.
 
+    `follows` names the instance whose process 0 ends this one, of a further process of it on another node.
     `serving` are further calls that say whether it can do its work (the router's: whether it has found
     engines to send to); they hold up nothing but the word "ready". `keys` maps a port to the bearer token
     that probes send there; the key 0 stands for any other port.
@@ -42,6 +44,18 @@ class Unit:
     drain_s: float = 30.0
     keys: Mapping[int, str] | None = None
     serving: tuple[HttpCall, ...] = ()
+    follows: str = ""
+    address: str = ""
+
+    @property
+    def host(self) -> str:
+        """The address that it listens on: that of `url`, or `address` where it has none."""
+        return split_http_url(self.url)[0] if self.url else self.address
+
+    @property
+    def instance(self) -> str:
+        """The instance (or router) that it is a process of."""
+        return self.follows or self.name
 
     @property
     def is_router(self) -> bool:
@@ -77,6 +91,22 @@ def of_instance(plan: InstancePlan, engine_key: str | None) -> Unit:
     )
 
 
+def of_follower(plan: InstancePlan, follower: FollowerPlan, engine_key: str | None) -> Unit:
+    """The unit of a further process of an instance on several nodes."""
+    return replace(
+        of_instance(plan, engine_key),
+        name=follower.name,
+        url=follower.url,
+        argv=follower.argv,
+        env=follower.env,
+        ports=follower.ports,
+        probes=follower.probes,
+        digest=_digest(follower.digest, follower.argv, follower.env, plan.cwd),
+        follows=plan.name,
+        address=follower.address,
+    )
+
+
 def of_router(plan: RouterPlan) -> Unit:
     """The router's unit. It is up once it answers at all: whether it finds engines is not its own doing."""
     keys: dict[int, str] = {}
@@ -106,14 +136,20 @@ def of_router(plan: RouterPlan) -> Unit:
 
 
 def units_of(plan: Plan) -> dict[str, Unit]:
-    """Every unit of the plan by name, in the plan's order, the router last; external instances left out.
+    """Every unit of the plan's node by name, in the plan's order, the router last; external instances left
+    out.
 
     Raises LaunchError (`bad-plan`) for a name that is used twice or cannot be a file's, and for a hint that
     is no regular expression.
     """
     key = plan.router.credentials.engine_key if plan.router else None
-    found = [of_instance(i, key) for i in plan.instances if not i.external]
-    if plan.router is not None and plan.router.argv:
+    found: list[Unit] = []
+    for instance in plan.instances:
+        if not instance.external and plan.node in (None, instance.node):
+            found.append(of_instance(instance, key))
+        followers = (f for f in instance.followers if plan.node in (None, f.node))
+        found += [of_follower(instance, f, key) for f in followers]
+    if plan.router is not None and plan.router.argv and plan.node in (None, plan.router.node):
         found.append(of_router(plan.router))
     units: dict[str, Unit] = {}
     for unit in found:
@@ -137,7 +173,7 @@ def units_of(plan: Plan) -> dict[str, Unit]:
 
 def secrets_of(plan: Plan) -> frozenset[str]:
     """Every secret text in the plan, so that it can be struck out of what is shown."""
-    words = [w for i in plan.instances for w in (*i.argv, *i.env.values())]
+    words = [w for i in plan.instances for p in i.processes for w in (*p.argv, *p.env.values())]
     found: list[str | None] = []
     if plan.router is not None:
         words += [*plan.router.argv, *plan.router.env.values()]

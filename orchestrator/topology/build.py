@@ -10,16 +10,15 @@ from typing import Any
 
 from orchestrator.core.address import http_url, split_http_url
 from orchestrator.core.types import Role
-from orchestrator.engines.base import Encoders, InstanceSpec, Setting, Word
+from orchestrator.engines.base import Encoders, InstanceSpec, Probes, Setting, Word
 from orchestrator.errors import Problem, TopologyError
 from orchestrator.topology.inputs import Inputs, Part
-from orchestrator.topology.layout import Layout, lay_out, shape_of
+from orchestrator.topology.layout import Layout, lay_out, ports_of, process_name, shape_of
 from orchestrator.topology.lint import lint, lint_engines
-from orchestrator.topology.plan import InstancePlan, Plan
+from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan
 from orchestrator.topology.prior import as_fact
 from orchestrator.topology.router_plan import plan_router
 from orchestrator.topology.rulebook import rulebook
-from orchestrator.topology.schema import Node
 from orchestrator.topology.settings import as_settings, layered
 from orchestrator.topology.silence import settle, silenced_in
 from orchestrator.topology.words import marked, marked_env, run_by
@@ -88,7 +87,7 @@ def _encoders(inputs: Inputs, layout: Layout) -> dict[str, Encoders]:
             urls = [http_url(*split_http_url(external.url)) for external in part.pool.external]
         else:
             names = [name for _, name in part.instances()]
-            urls = [http_url(addresses[layout.seats[n].node], layout.ports[n]["http"]) for n in names]
+            urls = [http_url(addresses[layout.seats[n][0].node], layout.ports[n]["http"]) for n in names]
         known = found.setdefault(part.dialect, Encoders((), part.transfer, dict(part.pool.options)))
         found[part.dialect] = replace(known, urls=(*known.urls, *urls))
     return found
@@ -105,16 +104,12 @@ def _specs(
 
 def _unaided(inputs: Inputs, part: Part, layout: Layout) -> tuple[InstanceSpec, ...]:
     """The specs of a pool, but for who encodes for it."""
-    nodes = {n.name: n for n in inputs.topology.hosts}
     made = []
     for index, name in part.instances():
         if part.pool.external is not None:
             made.append(_external_spec(inputs, part, index, name))
-            continue
-        seat = layout.seats[name]
-        made.append(
-            _launched_spec(inputs, part, index, name, nodes[seat.node], seat.gpus, layout.ports[name])
-        )
+        else:
+            made.append(_launched_spec(inputs, part, index, name, layout, 0))
     return tuple(made)
 
 
@@ -155,28 +150,31 @@ def _external_spec(inputs: Inputs, part: Part, index: int, name: str) -> Instanc
 
 
 def _launched_spec(
-    inputs: Inputs,
-    part: Part,
-    index: int,
-    name: str,
-    node: Node,
-    gpus: tuple[int, ...],
-    ports: Mapping[str, int],
+    inputs: Inputs, part: Part, index: int, name: str, layout: Layout, rank: int
 ) -> InstanceSpec:
+    """The spec of one process of an instance, on the node where it runs."""
+    seats = layout.seats[name]
+    nodes = {n.name: n for n in inputs.topology.hosts}
+    node, head = nodes[seats[rank].node], nodes[seats[0].node]
     node_index = inputs.topology.hosts.index(node)
+    heads = {need.purpose for need in ports_of(part, len(seats)) if need.head}
+    shared = {p: port for p, port in layout.ports[name].items() if p in heads}
     return replace(
         _base_spec(inputs, part, index, name),
         address=node.address,
         bind=node.address,
-        ports=dict(ports),
+        ports=shared | layout.ports[process_name(name, rank)] if rank else dict(layout.ports[name]),
+        shape=shape_of(part, len(seats)),
         flags=layered(part.profile.flags, _written(inputs, (*part.place, "flags"), part.pool.flags)),
         env=layered(
             part.profile.env,
             _written(inputs, ("nodes", node_index, "env"), node.env),
             _written(inputs, (*part.place, "env"), part.pool.env),
         ),
-        devices=gpus,
-        nics=node.nics.near(gpus),
+        devices=seats[rank].gpus,
+        nics=node.nics.near(seats[rank].gpus),
+        rank=rank,
+        head_address=head.address if len(seats) > 1 else None,
     )
 
 
@@ -189,12 +187,8 @@ def _written(inputs: Inputs, place: tuple[str | int, ...], values: Mapping[str, 
 def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) -> InstancePlan:
     pool, profile, adapter = part.pool, part.profile, part.adapter
     external = pool.external is not None
-    node = "" if external else layout.seats[spec.name].node
+    node = "" if external else layout.seats[spec.name][0].node
     argv, env = ((), {}) if external else _command(inputs, part, spec)
-    probes = adapter.probes(spec)
-    ready_timeout_s = pool.ready_timeout or profile.ready_timeout_s
-    if ready_timeout_s is not None:
-        probes = replace(probes, ready_timeout_s=ready_timeout_s)
     made = InstancePlan(
         name=spec.name,
         pool=part.name,
@@ -206,7 +200,7 @@ def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) ->
         argv=argv,
         env=env,
         ports=spec.ports,
-        probes=probes,
+        probes=_probes(part, spec),
         facts=_facts(inputs, part, spec),
         labels=_labels(inputs, part, node),
         devices=spec.devices,
@@ -220,7 +214,52 @@ def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) ->
         drain_s=spec.drain_s,
         silenced=silenced_in(inputs, part.name),
     )
+    if external:
+        return replace(made, digest=_digest(made))
+    return _with_followers(made, [_follower(inputs, part, spec, layout, rank) for rank in _ranks(spec)])
+
+
+def _ranks(spec: InstanceSpec) -> range:
+    """The node ranks of an instance but the first."""
+    return range(1, spec.shape.nnodes)
+
+
+def _probes(part: Part, spec: InstanceSpec) -> Probes:
+    probes = part.adapter.probes(spec)
+    ready_timeout_s = part.pool.ready_timeout or part.profile.ready_timeout_s
+    return probes if ready_timeout_s is None else replace(probes, ready_timeout_s=ready_timeout_s)
+
+
+def _follower(inputs: Inputs, part: Part, head: InstanceSpec, layout: Layout, rank: int) -> FollowerPlan:
+    spec = _launched_spec(inputs, part, head.index, head.name, layout, rank)
+    spec = replace(spec, encoders=head.encoders)
+    argv, env = _command(inputs, part, spec)
+    name = process_name(head.name, rank)
+    own = layout.ports[name]
+    made = FollowerPlan(
+        name=name,
+        rank=rank,
+        node=layout.seats[head.name][rank].node,
+        address=spec.address,
+        url=http_url(spec.address, own["http"]) if "http" in own else "",
+        argv=argv,
+        env=env,
+        ports=own,
+        probes=_probes(part, spec),
+        devices=spec.devices,
+    )
     return replace(made, digest=_digest(made))
+
+
+def _with_followers(made: InstancePlan, followers: Sequence[FollowerPlan]) -> InstancePlan:
+    """`made` with its digest. Processes of one instance go together: each one's digest covers all of them."""
+    digest = _digest(made)
+    if not followers:
+        return replace(made, digest=digest)
+    whole = "".join([digest, *(f.digest for f in followers)])
+    digests = [hashlib.sha256(f"{rank} {whole}".encode()).hexdigest() for rank in range(len(followers) + 1)]
+    named = (replace(f, digest=d) for f, d in zip(followers, digests[1:], strict=True))
+    return replace(made, digest=digests[0], followers=tuple(named))
 
 
 def _command(inputs: Inputs, part: Part, spec: InstanceSpec) -> tuple[tuple[Word, ...], dict[str, Word]]:
@@ -254,17 +293,18 @@ def _labels(inputs: Inputs, part: Part, node: str) -> dict[str, str]:
     if not node:
         return dict(part.pool.labels)
     host = next(n for n in inputs.topology.hosts if n.name == node)
-    return {"node": node, **host.labels, **part.pool.labels}
+    rack = {} if host.rack is None else {"rack": host.rack}
+    return {"node": node, **rack, **host.labels, **part.pool.labels}
 
 
-def _digest(made: InstancePlan) -> str:
-    """A SHA-256 over all that a running process of this instance was given."""
+def _digest(made: InstancePlan | FollowerPlan) -> str:
+    """A SHA-256 over all that a running process was given."""
     what = {
         "argv": [word.text for word in made.argv],
         "env": {name: word.text for name, word in made.env.items()},
-        "cwd": made.cwd,
         "node": made.node,
         "url": made.url,
+        **({"address": made.address} if isinstance(made, FollowerPlan) else {"cwd": made.cwd}),
         "ports": made.ports,
     }
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

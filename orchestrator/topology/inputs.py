@@ -47,6 +47,11 @@ class Part:
             return self.pool.gpus
         return self.pool.tp * self.pool.pp * self.pool.dp if self.profile.gpus else 0
 
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether its engine can run one instance on several nodes."""
+        return bool(getattr(self.adapter, "spans_nodes", False))
+
     def instances(self) -> Iterator[tuple[int, str]]:
         """Index and name of each instance, external ones included."""
         return ((index, f"{self.name}-{index}") for index in range(self.pool.size))

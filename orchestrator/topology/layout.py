@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.address import is_loopback, is_wildcard, split_host_port, split_http_url
-from orchestrator.core.placement import Clash, Demand, NodeSpace, PortDemand, Seat, assign_ports, seat
-from orchestrator.engines.base import Shape
+from orchestrator.core.placement import Clash, Demand, NodeSpace, Seat, seat
+from orchestrator.core.ports import PortDemand, assign_ports
+from orchestrator.core.types import Role
+from orchestrator.engines.base import PortNeed, Shape
 from orchestrator.errors import Problem
 from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.schema import Node
 
+NEAR = {
+    Role.PREFILL: (Role.DECODE, Role.ENCODE),
+    Role.DECODE: (Role.PREFILL,),
+    Role.ENCODE: (Role.PREFILL, Role.UNIFIED),
+    Role.UNIFIED: (Role.ENCODE,),
+}
+"""Whom each role hands to or gets from: a short way there is worth more than any other."""
+
 
 @dataclass(slots=True)
 class Layout:
-    """Where instances run and listen, by instance name; external ones have neither."""
+    """Where instances run, by name, rank 0's seat first, and where their processes listen, by `process_name`;
+    external ones have neither."""
 
-    seats: Mapping[str, Seat] = field(default_factory=dict)
+    seats: Mapping[str, tuple[Seat, ...]] = field(default_factory=dict)
     ports: dict[str, dict[str, int]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
-def shape_of(part: Part) -> Shape:
-    """The parallel sizes of a pool's instances."""
+def process_name(instance: str, rank: int) -> str:
+    """What the process of node rank `rank` is called: the first bears the instance's own name."""
+    return f"{instance}.{rank}" if rank else instance
+
+
+def shape_of(part: Part, nnodes: int = 1) -> Shape:
+    """The parallel sizes of a pool's instances, each on `nnodes` nodes."""
     pool = part.pool
-    return Shape(tp=pool.tp, pp=pool.pp, dp=pool.dp, ep=pool.ep)
+    return Shape(tp=pool.tp, pp=pool.pp, dp=pool.dp, ep=pool.ep, nnodes=nnodes)
 
 
 def lay_out(inputs: Inputs) -> Layout:
-    """Place every launched instance and give it its ports."""
+    """Place every launched instance and give its processes their ports."""
     nodes = inputs.topology.hosts
-    spaces = [NodeSpace(n.name, n.gpus, *n.ports) for n in nodes]
+    spaces = [NodeSpace(n.name, n.gpus, *n.ports, rack=n.rack or "") for n in nodes]
     launched = [part for part in inputs.parts if part.pool.external is None]
-    placed = seat([d for part in launched for d in _demands(part, nodes)], spaces)
+    placed = seat([d for part in launched for d in _demands(inputs, part, nodes)], spaces)
     layout = Layout(seats=placed.seats)
     layout.problems += _gpu_problems(inputs, placed.clashes)
     for index, node in enumerate(nodes):
@@ -53,26 +69,67 @@ def lay_out(inputs: Inputs) -> Layout:
     return layout
 
 
-def _demands(part: Part, nodes: tuple[Node, ...]) -> list[Demand]:
+def _demands(inputs: Inputs, part: Part, nodes: Sequence[Node]) -> list[Demand]:
     names = part.pool.nodes or tuple(n.name for n in nodes)
+    near = frozenset(p.name for p in inputs.parts if p.pool.role in NEAR[part.pool.role])
+    nnodes = span(part, nodes)
     demands = []
     for index, name in part.instances():
-        if part.pool.pin is None:
-            demands.append(Demand(name, part.gpus, names))
-            continue
-        pin = part.pool.pin[index]
-        demands.append(Demand(name, part.gpus, (pin.node,), pin.gpus))
+        pin = part.pool.pin[index] if part.pool.pin is not None else None
+        demand = Demand(
+            name,
+            part.gpus,
+            names if pin is None else pin.span,
+            pinned=None if pin is None else pin.gpus,
+            nnodes=nnodes,
+            pool=part.name,
+            near=near,
+            spread=part.pool.placement == "spread",
+            index=index,
+        )
+        demands.append(demand)
     return demands
 
 
-def _port_demands(part: Part, node: Node, seats: Mapping[str, Seat]) -> list[PortDemand]:
-    needs = part.adapter.ports(part.pool.role, shape_of(part), part.transfer)
-    runs = tuple((need.purpose, need.count) for need in needs)
-    return [
-        PortDemand(name, part.name, index, runs)
-        for index, name in part.instances()
-        if name in seats and seats[name].node == node.name
-    ]
+def span(part: Part, nodes: Sequence[Node]) -> int:
+    """How many nodes each of a pool's instances takes: as written, else as few as have GPUs enough, where
+    the engine can be spread over nodes at all."""
+    if part.pool.nnodes is not None:
+        return part.pool.nnodes
+    if part.pool.pin is not None:
+        return len(part.pool.pin[0].span)
+    sizes = [len(n.gpus) for n in nodes if part.pool.nodes is None or n.name in part.pool.nodes]
+    most = max(sizes, default=0)
+    if not part.spans_nodes or not most:
+        return 1
+    for count in range(1, len(sizes) + 1):
+        share, rest = divmod(part.gpus, count)
+        if not rest and share <= most and _whole(part, share):
+            return count
+    return 1
+
+
+def _whole(part: Part, share: int) -> bool:
+    """Whether `share` ranks on each node split no tensor-parallel group but into equal parts."""
+    tp = part.pool.tp
+    return not share or share % tp == 0 or tp % share == 0
+
+
+def _port_demands(part: Part, node: Node, seats: Mapping[str, tuple[Seat, ...]]) -> list[PortDemand]:
+    demands = []
+    for index, name in part.instances():
+        taken = seats.get(name, ())
+        needs = ports_of(part, len(taken) or 1)
+        for rank, seated in enumerate(taken):
+            if seated.node == node.name:
+                runs = tuple((need.purpose, need.count) for need in needs if not (rank and need.head))
+                demands.append(PortDemand(process_name(name, rank), part.name, index, runs))
+    return demands
+
+
+def ports_of(part: Part, nnodes: int) -> tuple[PortNeed, ...]:
+    """Every port that an instance of a pool needs, spread over `nnodes` nodes."""
+    return tuple(part.adapter.ports(part.pool.role, shape_of(part, nnodes), part.transfer))
 
 
 def _gpu_problems(inputs: Inputs, clashes: list[Clash]) -> list[Problem]:
@@ -99,7 +156,8 @@ def _way_out(inputs: Inputs, part: Part) -> str:
 
 
 def _part_of(inputs: Inputs, owner: str) -> Part:
-    return next(p for p in inputs.parts if any(name == owner for _, name in p.instances()))
+    instance = owner.partition(".")[0]
+    return next(p for p in inputs.parts if any(name == instance for _, name in p.instances()))
 
 
 def _fixed(inputs: Inputs, node: Node) -> dict[int, str]:

@@ -13,6 +13,7 @@ from orchestrator.engines.base import InstanceSpec, LintContext
 from orchestrator.errors import Problem
 from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs, Part
+from orchestrator.topology.lint_nodes import racks, shared_hosts, spans
 from orchestrator.topology.lint_slo import class_pools, classes, promises, waits
 from orchestrator.topology.source import Place
 from orchestrator.topology.values import REFERENCE
@@ -169,8 +170,11 @@ def pins(inputs: Inputs) -> Iterator[Problem]:
     """An instance that is pinned to GPUs gets as many as it takes."""
     for part in inputs.parts:
         for (index, name), pin in zip(part.instances(), part.pool.pin or (), strict=False):
-            if pin.gpus is not None and len(pin.gpus) != part.gpus:
-                message = f"{name} takes {part.gpus} GPUs, here are {len(pin.gpus)}"
+            nnodes = len(pin.span)
+            if pin.gpus is not None and len(pin.gpus) * nnodes != part.gpus:
+                takes = f"{part.gpus} GPUs" if nnodes == 1 else f"{part.gpus} GPUs on {nnodes} nodes"
+                here = len(pin.gpus) if nnodes == 1 else f"{len(pin.gpus)} on each"
+                message = f"{name} takes {takes}, here are {here}"
                 yield inputs.source.problem((*part.place, "pin", index, "gpus"), message, rule=rules.PINS)
 
 
@@ -241,8 +245,11 @@ RULES: Sequence[Callable[[Inputs], Iterator[Problem]]] = (
     addresses,
     one_host,
     port_ranges,
+    shared_hosts,
+    racks,
     ephemeral_ports,
     pins,
+    spans,
     classes,
     class_pools,
     promises,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestrator.engines.base import Word
-from orchestrator.topology.plan import Credentials, Plan, RouterPlan
+from orchestrator.topology.plan import Credentials, InstancePlan, Plan, RouterPlan
 
 MASK = "***"
 
@@ -15,9 +15,14 @@ def masked(plan: Plan) -> Plan:
     """`plan` without its secrets: secret words, credentials and tenants' keys are masked."""
     return replace(
         plan,
-        instances=tuple(replace(i, argv=_words(i.argv), env=_env(i.env)) for i in plan.instances),
+        instances=tuple(_instance(i) for i in plan.instances),
         router=None if plan.router is None else _router(plan.router),
     )
+
+
+def _instance(instance: InstancePlan) -> InstancePlan:
+    followers = tuple(replace(f, argv=_words(f.argv), env=_env(f.env)) for f in instance.followers)
+    return replace(instance, argv=_words(instance.argv), env=_env(instance.env), followers=followers)
 
 
 def shown(word: Word) -> str:

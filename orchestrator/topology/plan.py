@@ -13,6 +13,28 @@ from orchestrator.engines.base import LogHint, Probes, Word
 
 
 @dataclass(frozen=True, slots=True)
+class FollowerPlan:
+    """A further process of an instance that spans several nodes: the one of node rank `rank`.
+
+    No request is ever sent to it: process 0, which its `InstancePlan` describes, is the endpoint, and ends
+    it. Fields mean the same as there; `ports` are only those that it opens itself, on `address`, and `url` is
+    empty where it answers no HTTP.
+    """
+
+    name: str
+    rank: int
+    node: str
+    address: str
+    url: str
+    argv: tuple[Word, ...]
+    env: Mapping[str, Word]
+    ports: Mapping[str, int]
+    probes: Probes
+    devices: tuple[int, ...] = ()
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class InstancePlan:
     """One engine instance: what is run where, and how the rest of pdctl reaches it.
 
@@ -20,6 +42,7 @@ class InstancePlan:
     `external` instances are joined by the router and never launched (`argv` is empty). `digest` is a
     SHA-256 over all that would make a running process differ; equal digests need no restart.
     `drain_s` is how long a stop waits after TERM before KILL, `ready_timeout_s` is in `probes`.
+    Of an instance on several nodes this is its process 0, and `followers` are the others.
     """
 
     name: str
@@ -48,6 +71,12 @@ class InstancePlan:
     digest: str = ""
     silenced: tuple[str, ...] = ()
     """Names of the lint rules that the topology silences for it."""
+    followers: tuple[FollowerPlan, ...] = ()
+
+    @property
+    def processes(self) -> tuple[InstancePlan | FollowerPlan, ...]:
+        """What is run: process 0, which is the instance itself, then the others."""
+        return (self, *self.followers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +135,7 @@ class RouterPlan:
     `scheduling` is the chosen scheduling profile as plain data, validated when the plan was made; so are
     `predictor` (`use` and the parameters), `slo_classes` and `tenants` by name, and `priorities`, which
     `topology.slo` reads. `slo_classes` holds the shipped ones too; `service_tiers` are classes by tier.
-    For a `kind` other than `pdctl`, only argv, env, url and probes matter.
+    For a `kind` other than `pdctl`, only argv, env, url and probes matter. `node` is where it runs.
     """
 
     kind: str
@@ -135,6 +164,7 @@ class RouterPlan:
     cwd: str | None = None
     max_restarts: int = 20
     digest: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +172,8 @@ class Plan:
     """A whole deployment; a pure function of topology, profiles and lockfile, equal on every host.
 
     `seed` keys the block hashes, so that every process hashes alike. `base_dir` is the topology's
-    folder, against which file references of plug-ins resolve.
+    folder, against which file references of plug-ins resolve. `node` is the one whose processes are run here,
+    None for all of them: this and `state_dir` alone differ from host to host.
     """
 
     name: str
@@ -155,6 +186,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
     silenced: tuple[str, ...] = ()
     """Findings that the topology silences, each with its reason."""
+    node: str | None = None
 
     def instance(self, name: str) -> InstancePlan:
         """The instance called `name`; raises KeyError."""

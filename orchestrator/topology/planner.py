@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -192,15 +192,25 @@ def _follow_nodes(found: Draft, led: _Found) -> None:
         if name in names[:index]:
             message = f"{name!r} is the name of another node already"
             led.problems.append(found.source.problem(("nodes", index, "name"), message))
+    router = found.source.data.get("router")
+    named = router.get("node") if isinstance(router, dict) else None
+    places: list[tuple[Place, str]] = [(("router", "node"), named)] if isinstance(named, str) else []
     for pool_name, pool in found.pools.items():
-        places: list[tuple[Place, str]] = [
-            (("pools", pool_name, "nodes", i), n) for i, n in enumerate(pool.nodes or ())
-        ]
-        places += [(("pools", pool_name, "pin", i, "node"), p.node) for i, p in enumerate(pool.pin or ())]
-        for place, node in places:
-            if node not in names:
-                message = f"there is no node {node!r}"
-                led.problems.append(found.source.problem(place, message, hint=close_to(node, names)))
+        places += _nodes_of(pool_name, pool)
+    for place, node in places:
+        if node not in names:
+            message = f"there is no node {node!r}"
+            led.problems.append(found.source.problem(place, message, hint=close_to(node, names)))
+
+
+def _nodes_of(name: str, pool: Pool) -> Iterator[tuple[Place, str]]:
+    """Every node that a pool names, and where."""
+    for index, node in enumerate(pool.nodes or ()):
+        yield ("pools", name, "nodes", index), node
+    for index, pin in enumerate(pool.pin or ()):
+        for rank, node in enumerate(pin.span):
+            below: Place = ("node",) if pin.nodes is None else ("nodes", rank)
+            yield ("pools", name, "pin", index, *below), node
 
 
 def _follow_scheduling(found: Draft, led: _Found) -> None:

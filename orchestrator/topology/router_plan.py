@@ -92,6 +92,7 @@ def _common(inputs: Inputs) -> RouterPlan:
         ),
         drain_s=router.drain_timeout,
         max_restarts=router.max_restarts,
+        node=router.node or inputs.topology.hosts[0].name,
     )
 
 

@@ -19,6 +19,7 @@ from orchestrator.topology.values import (
     Flags,
     HeaderName,
     Listen,
+    Name,
     Secret,
     Size,
     Text,
@@ -120,6 +121,9 @@ class Router(Strict):
         json_schema_extra={"enum": ["pdctl", *KINDS, "none"]},
     )
     listen: Listen = Field("127.0.0.1:8000", description="Where clients connect.")
+    node: Name | None = Field(
+        None, description="The node it runs on, which `pdctl up --node` starts it on. Default: the first."
+    )
     admin: Listen | None = Field(
         None, description="Admin and metrics. Default: 127.0.0.1 and the port after `listen`'s."
     )

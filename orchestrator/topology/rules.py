@@ -43,6 +43,27 @@ PORT_RANGES = Rule(
     "Their instances would be given the same ports.",
     "Give each its own `nodes[].ports`.",
 )
+SHARED_HOST = Rule(
+    "shared-host",
+    "Two nodes at one address that list the same GPU.",
+    "They are one machine, and its GPU would be given to two instances.",
+    "Give each node its own address, or its share of the GPUs as a list.",
+)
+RACKS = Rule(
+    "racks",
+    "A node without a `rack`, where others have one.",
+    "All without one are taken for one rack: instances are kept apart, and ranks together, by that.",
+    "Write the `rack` of every node, or of none.",
+    WARN,
+)
+SPANS = Rule(
+    "spans",
+    "An instance on several nodes that its engine cannot run there, or whose tensor-parallel groups would be "
+    "cut unevenly.",
+    "The engine would not start, or its ranks would not meet.",
+    "Another `nnodes`, or more instances, each on one node.",
+    fixed=True,
+)
 EPHEMERAL_PORTS = Rule(
     "ephemeral-ports",
     "A node's range meets the ports that Linux gives to outgoing connections, 32768-60999.",
@@ -59,7 +80,7 @@ PORTS = Rule(
 )
 PLACEMENT = Rule(
     "placement",
-    "Not enough GPUs, or GPUs pinned twice.",
+    "Not enough GPUs or nodes, GPUs that cannot be shared out evenly, or GPUs pinned twice.",
     "An instance would have no GPU, or share one that is full.",
     "State the GPUs in `nodes`, or ask for fewer.",
     fixed=True,

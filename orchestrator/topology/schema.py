@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -75,6 +75,11 @@ class Node(Strict):
         None,
         description="NICs that each GPU uses, the nearest ones of `fabric`. Default: its even share of them.",
     )
+    rack: Name | None = Field(
+        None,
+        description="What it shares power or a switch with; instances of a pool are spread over racks, the "
+        "ranks of one instance kept in one.",
+    )
     ports: PortRange = Field(
         default="20000-29999",
         validate_default=True,
@@ -89,8 +94,26 @@ class Node(Strict):
 class Pin(Strict):
     """Where one instance of a pool runs."""
 
-    node: Name = Field(description="The node.")
-    gpus: Gpus | None = Field(None, description="Its GPUs by index, as many as the instance needs.")
+    node: Name | None = Field(None, description="The node.")
+    nodes: tuple[Name, ...] | None = Field(
+        None, min_length=2, description="Of an instance on several nodes: all of them, rank 0's first."
+    )
+    gpus: Gpus | None = Field(
+        None, description="Its GPUs by index, as many as the instance needs on a node; the same on each."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.node is None) == (self.nodes is None):
+            raise findings([(("node",), "give `node`, or `nodes` of an instance on several, and not both")])
+        if self.nodes is not None and len(set(self.nodes)) < len(self.nodes):
+            raise findings([(("nodes",), "names a node twice")])
+        return self
+
+    @property
+    def span(self) -> tuple[str, ...]:
+        """The nodes, rank 0's first."""
+        return self.nodes if self.nodes is not None else (self.node or "",)
 
 
 class External(Strict):
@@ -120,8 +143,18 @@ class Pool(Strict):
         None,
         description="GPUs per instance. Default: tp x pp x dp, or 0 where the profile has `gpus: false`.",
     )
+    nnodes: Count | None = Field(
+        None,
+        description="Nodes that each instance spans, with equal shares of its GPUs. Default: as few as have "
+        "GPUs enough for it.",
+    )
     nodes: tuple[Name, ...] | None = Field(
         None, min_length=1, description="Nodes it may use, in order of preference. Default: all."
+    )
+    placement: Literal["spread", "pack"] = Field(
+        "spread",
+        description="`spread`: instances on different racks and nodes as far as there is room, near those "
+        "they hand over to; `pack`: on the first of `nodes` with room.",
     )
     pin: tuple[Pin, ...] | None = Field(
         None, min_length=1, description="Node and GPUs of each instance, in order, instead of `nodes`."
@@ -185,10 +218,19 @@ def _pin_findings(pool: Pool) -> Findings:
         found.append((("nodes",), "is ignored beside `pin`; give one of them"))
     if len(pool.pin) != pool.instances:
         found.append((("pin",), f"has {len(pool.pin)} entries for {pool.instances} instances"))
+    spans = {len(pin.span) for pin in pool.pin}
+    if pool.nnodes is not None:
+        spans.add(pool.nnodes)
+    if len(spans) > 1:
+        counts = " and ".join(map(str, sorted(spans)))
+        found.append((("pin",), f"puts instances on {counts} nodes; all of a pool span equally many"))
     return found
 
 
-_LAUNCH_ONLY = ("instances", "nodes", "pin", "profile", "flags", "env", "runtime", "gpus", "max_restarts")
+_LAUNCH_ONLY = (
+    *("instances", "nodes", "nnodes", "placement", "pin", "profile", "flags", "env", "runtime", "gpus"),
+    "max_restarts",
+)
 
 
 def _external_findings(pool: Pool) -> Findings:

@@ -1,4 +1,4 @@
-"""Placement: no GPU and no port is ever given twice, and growth of a pool moves nobody else."""
+"""Placement: no GPU is ever given twice; instances lie apart, their ranks and their partners near."""
 
 from __future__ import annotations
 
@@ -7,30 +7,37 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.placement import (
-    Demand,
-    NodeSpace,
-    PortDemand,
-    Seat,
-    assign_ports,
-    seat,
-)
+from orchestrator.core.placement import Demand, NodeSpace, Placed, Seat, seat
 
 
-def node(name: str = "a", gpus: int = 8, first: int = 20000, last: int = 29999) -> NodeSpace:
-    return NodeSpace(name, tuple(range(gpus)), first, last)
+def node(name: str = "a", gpus: int = 8, rack: str = "") -> NodeSpace:
+    return NodeSpace(name, tuple(range(gpus)), 20000, 29999, rack)
 
 
-def demand(owner: str, gpus: int, *nodes: str) -> Demand:
-    return Demand(owner, gpus, nodes or ("a",))
+def demand(owner: str, gpus: int, *nodes: str, **more: object) -> Demand:
+    """One of pool `owner[0]` with the number behind the hyphen."""
+    pool, _, index = owner.partition("-")
+    return Demand(owner, gpus, nodes or ("a",), pool=pool, index=int(index or 0), **more)  # type: ignore[arg-type]
+
+
+def pair(prefill: int, decode: int, gpus: int, *nodes: str) -> list[Demand]:
+    """P and D instances of as many GPUs each, near each other."""
+    made = [demand(f"p-{i}", gpus, *nodes, near=frozenset("d")) for i in range(prefill)]
+    return made + [demand(f"d-{i}", gpus, *nodes, near=frozenset("p")) for i in range(decode)]
+
+
+def where(placed: Placed) -> dict[str, str]:
+    """The nodes of each owner."""
+    assert placed.clashes == []
+    return {owner: " ".join(s.node for s in seats) for owner, seats in placed.seats.items()}
 
 
 def test_instances_get_aligned_neighbouring_gpus_in_order() -> None:
     placed = seat([demand("p-0", 2), demand("p-1", 2), demand("d-0", 4)], [node()])
     assert placed.seats == {
-        "p-0": Seat("a", (0, 1)),
-        "p-1": Seat("a", (2, 3)),
-        "d-0": Seat("a", (4, 5, 6, 7)),
+        "p-0": (Seat("a", (0, 1)),),
+        "p-1": (Seat("a", (2, 3)),),
+        "d-0": (Seat("a", (4, 5, 6, 7)),),
     }
     assert placed.clashes == []
 
@@ -38,19 +45,63 @@ def test_instances_get_aligned_neighbouring_gpus_in_order() -> None:
 def test_a_broken_run_is_avoided_while_a_whole_one_is_left() -> None:
     pinned = Demand("x", 1, ("a",), (1,))
     placed = seat([demand("p", 2), pinned], [node(gpus=4)])
-    assert placed.seats["p"] == Seat("a", (2, 3))
+    assert placed.seats["p"] == (Seat("a", (2, 3)),)
     placed = seat([demand("p", 2), pinned, Demand("y", 1, ("a",), (3,))], [node(gpus=4)])
-    assert placed.seats["p"] == Seat("a", (0, 2))
+    assert placed.seats["p"] == (Seat("a", (0, 2)),)
 
 
 def test_the_next_node_takes_what_the_first_has_no_room_for() -> None:
     placed = seat([demand("p-0", 8, "a", "b"), demand("p-1", 8, "a", "b")], [node(), node("b")])
-    assert [s.node for s in placed.seats.values()] == ["a", "b"]
+    assert where(placed) == {"p-0": "a", "p-1": "b"}
+
+
+def test_instances_of_a_pool_are_spread_over_nodes_with_their_partners_beside_them() -> None:
+    placed = seat(pair(2, 2, 4, "a", "b"), [node(), node("b")])
+    assert where(placed) == {"p-0": "a", "p-1": "b", "d-0": "a", "d-1": "b"}
+
+
+def test_packed_instances_fill_the_first_node() -> None:
+    demands = [demand(f"p-{i}", 4, "b", "a", spread=False) for i in range(3)]
+    assert where(seat(demands, [node(), node("b")])) == {"p-0": "b", "p-1": "b", "p-2": "a"}
+
+
+def test_instances_of_a_pool_are_spread_over_racks_first() -> None:
+    nodes = [node(f"{rack}{i}", rack=rack) for rack in "rs" for i in range(4)]
+    placed = seat(pair(4, 4, 8, *(n.name for n in nodes)), nodes)
+    racks = {owner: name[0] for owner, name in where(placed).items()}
+    for pool in "pd":
+        assert Counter(racks[f"{pool}-{i}"] for i in range(4)) == {"r": 2, "s": 2}
+    assert [racks[f"p-{i}"] for i in range(4)] == [racks[f"d-{i}"] for i in range(4)]
+
+
+def test_the_ranks_of_an_instance_stay_in_one_rack_while_one_has_room() -> None:
+    nodes = [node("r0", rack="r"), node("s0", rack="s"), node("s1", rack="s"), node("r1", rack="r")]
+    names = tuple(n.name for n in nodes)
+    two = [demand(f"p-{i}", 16, *names, nnodes=2) for i in range(2)]
+    assert where(seat(two, nodes)) == {"p-0": "r0 r1", "p-1": "s0 s1"}
+    scattered = [demand("x-0", 8, "r0"), demand("y-0", 8, "s1"), two[0]]
+    assert where(seat(scattered, nodes))["p-0"] == "s0 r1"
+
+
+def test_an_earlier_one_makes_way() -> None:
+    """`p` chose the node that `r` cannot do without, and there is another one for it."""
+    nodes = [node(name, 4) for name in "abc"]
+    demands = [demand("p-0", 4, "a", "b"), demand("q-0", 4, "b", "c"), demand("r-0", 4, "a", "c")]
+    assert sorted(where(seat(demands, nodes)).values()) == ["a", "b", "c"]
+    small = demand("t-0", 2, "a")
+    placed = seat([demand("p-0", 4, "a", "b"), small], nodes)
+    assert where(placed) == {"p-0": "b", "t-0": "a"}
+
+
+def test_one_on_several_nodes_makes_way_too() -> None:
+    nodes = [node(name) for name in "abc"]
+    placed = seat([demand("p-0", 16, "a", "b", "c", nnodes=2), demand("q-0", 4, "a")], nodes)
+    assert where(placed) == {"p-0": "b c", "q-0": "a"}
 
 
 def test_instances_without_gpus_are_dealt_round() -> None:
     placed = seat([demand(f"p-{i}", 0, "a", "b") for i in range(4)], [node(), node("b")])
-    assert [s.node for s in placed.seats.values()] == ["a", "b", "a", "b"]
+    assert list(where(placed).values()) == ["a", "b", "a", "b"]
 
 
 def test_what_does_not_fit_says_what_is_left() -> None:
@@ -58,6 +109,23 @@ def test_what_does_not_fit_says_what_is_left() -> None:
     assert "q" not in placed.seats
     assert [c.owner for c in placed.clashes] == ["q"]
     assert placed.clashes[0].message == "needs 4 GPUs on one node; a has 2 of 8 free"
+
+
+def test_what_spans_nodes_says_which_lack_what() -> None:
+    nodes = [node(), node("b", 4)]
+    placed = seat(
+        [
+            demand("p", 16, "a", "b", nnodes=2),
+            demand("q", 8, "a", nnodes=2),
+            demand("r", 7, "a", "b", nnodes=2),
+        ],
+        nodes,
+    )
+    assert {(c.owner, c.message) for c in placed.clashes} == {
+        ("p", "needs 8 GPUs on each of 2 nodes; a has 8 of 8 free, b has 4 of 4 free"),
+        ("q", "spans 2 nodes, and may use 1 (a)"),
+        ("r", "its 7 GPUs cannot be spread evenly over 2 nodes"),
+    }
 
 
 def test_pins_that_clash_are_named() -> None:
@@ -71,91 +139,65 @@ def test_pins_that_clash_are_named() -> None:
     ]
 
 
+def test_a_pin_on_several_nodes_takes_the_same_gpus_on_each() -> None:
+    placed = seat([Demand("p", 4, ("b", "a"), (2, 3), nnodes=2)], [node(), node("b")])
+    assert placed.seats["p"] == (Seat("b", (2, 3)), Seat("a", (2, 3)))
+
+
+CHOICES = [("a",), ("b",), ("a", "b"), ("b", "a"), ("c", "a"), ("a", "b", "c")]
+
+
 @given(
     st.lists(
-        st.tuples(st.integers(0, 5), st.sampled_from([("a",), ("b",), ("a", "b"), ("b", "a")])), max_size=12
+        st.tuples(st.integers(0, 9), st.sampled_from(CHOICES), st.integers(1, 3), st.booleans()), max_size=14
     ),
-    st.integers(0, 8),
-    st.integers(0, 8),
+    st.lists(st.integers(0, 8), min_size=3, max_size=3),
+    st.lists(st.sampled_from(["", "r", "s"]), min_size=3, max_size=3),
 )
-def test_no_gpu_is_booked_twice(wanted: list[tuple[int, tuple[str, ...]]], a: int, b: int) -> None:
-    demands = [Demand(f"i-{n}", gpus, nodes) for n, (gpus, nodes) in enumerate(wanted)]
-    placed = seat(demands, [node("a", a), node("b", b)])
-    booked = Counter((s.node, gpu) for s in placed.seats.values() for gpu in s.gpus)
+def test_no_gpu_is_booked_twice(
+    wanted: list[tuple[int, tuple[str, ...], int, bool]], sizes: list[int], racks: list[str]
+) -> None:
+    demands = [
+        Demand(f"i-{n}", gpus, nodes, nnodes=nnodes, pool=f"{n % 3}", spread=spread, index=n // 3)
+        for n, (gpus, nodes, nnodes, spread) in enumerate(wanted)
+    ]
+    nodes = [node(name, size, rack) for name, size, rack in zip("abc", sizes, racks, strict=True)]
+    placed = seat(demands, nodes)
+    booked = Counter((s.node, gpu) for seats in placed.seats.values() for s in seats for gpu in s.gpus)
     assert all(count == 1 for count in booked.values())
     for d in demands:
         seated = placed.seats.get(d.owner)
-        refused = any(c.owner == d.owner for c in placed.clashes)
-        assert (seated is None) == refused
-        assert seated is None or (len(seated.gpus) == d.gpus and seated.node in d.nodes)
+        assert (seated is None) == any(c.owner == d.owner for c in placed.clashes)
+        if seated is not None:
+            assert len({s.node for s in seated}) == len(seated) == d.nnodes
+            assert all(len(s.gpus) == d.share and s.node in d.nodes for s in seated)
+    assert seat(demands, nodes) == placed
 
 
-def ports_of(pools: dict[str, tuple[int, int]], space: NodeSpace) -> dict[str, dict[str, int]]:
-    """Ports for pools given as (instances, width of their third run)."""
-    demands = [
-        PortDemand(f"{pool}-{i}", pool, i, (("http", 1), ("bootstrap", 1), ("events", width)))
-        for pool, (count, width) in pools.items()
-        for i in range(count)
-    ]
-    ports, clashes = assign_ports(demands, space, {})
-    assert not clashes
-    return ports
+@given(st.lists(st.sampled_from([1, 2, 4, 8]), max_size=20), st.integers(1, 4))
+def test_what_fits_whole_nodes_is_never_refused(sizes: list[int], count: int) -> None:
+    """Sizes that divide each other and the node always fit while there are GPUs enough."""
+    names = tuple("abcd"[:count])
+    demands = [Demand(f"i-{n}", gpus, names, pool=f"{n % 2}") for n, gpus in enumerate(sizes)]
+    placed = seat(demands, [node(name) for name in names])
+    assert bool(placed.clashes) == (sum(sizes) > 8 * count)
 
 
-def test_ports_are_easy_to_tell_apart() -> None:
-    ports = ports_of({"prefill": (2, 1), "decode": (2, 1)}, node())
-    assert ports["prefill-0"] == {"http": 20000, "bootstrap": 20001, "events": 20002}
-    assert ports["prefill-1"]["http"] == 20010
-    assert ports["decode-1"]["http"] == 20210
+@given(st.lists(st.sets(st.sampled_from("abcde"), min_size=1), max_size=6))
+def test_equal_instances_are_placed_whenever_a_placement_exists(choices: list[set[str]]) -> None:
+    names = "abcde"
+    demands = [Demand(f"i-{n}", 8, tuple(sorted(nodes))) for n, nodes in enumerate(choices)]
+    placed = seat(demands, [node(name) for name in names])
+    assert len(placed.seats) == _matching([sorted(nodes) for nodes in choices])
 
 
-@given(
-    st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(0, 30), st.integers(1, 40)), min_size=1),
-    st.integers(0, 3000),
-)
-def test_no_port_is_given_twice_nor_outside_the_range(pools: dict[str, tuple[int, int]], room: int) -> None:
-    space = node(first=20000, last=20000 + room)
-    demands = [
-        PortDemand(f"{pool}-{i}", pool, i, (("http", 1), ("events", width)))
-        for pool, (count, width) in pools.items()
-        for i in range(count)
-    ]
-    ports, clashes = assign_ports(demands, space, {})
-    taken = Counter(
-        port
-        for d in demands
-        if d.owner in ports
-        for purpose, count in d.runs
-        for port in range(ports[d.owner][purpose], ports[d.owner][purpose] + count)
-    )
-    assert all(count == 1 for count in taken.values())
-    assert all(20000 <= port <= 20000 + room for port in taken)
-    needed = sum(d.total for d in demands)
-    assert bool(clashes) == (needed > room + 1)
+def _matching(choices: list[list[str]]) -> int:
+    """How many can have a node of their own at most, by trying everything."""
 
+    def best(n: int, free: frozenset[str]) -> int:
+        if n == len(choices):
+            return 0
+        without = best(n + 1, free)
+        return max([without, *(1 + best(n + 1, free - {c}) for c in choices[n] if c in free)])
 
-@given(st.integers(1, 15), st.integers(1, 15))
-def test_growing_a_pool_moves_no_other_ports(before: int, after: int) -> None:
-    first = ports_of({"prefill": (before, 1), "decode": (3, 1)}, node())
-    then = ports_of({"prefill": (after, 1), "decode": (3, 1), "later": (2, 1)}, node())
-    kept = [name for name in first if name in then]
-    assert {name: first[name] for name in kept} == {name: then[name] for name in kept}
-
-
-def test_a_small_range_is_packed() -> None:
-    ports = ports_of({"prefill": (2, 1), "decode": (2, 1)}, node(first=30000, last=30011))
-    assert [p["http"] for p in ports.values()] == [30000, 30003, 30006, 30009]
-
-
-def test_a_range_that_is_too_small_says_what_is_needed() -> None:
-    demands = [PortDemand(f"p-{i}", "p", i, (("http", 2),)) for i in range(3)]
-    ports, clashes = assign_ports(demands, node(first=30000, last=30003), {})
-    assert list(ports) == ["p-0", "p-1"]
-    assert [c.owner for c in clashes] == ["p-2"]
-    assert "need 6 ports, the range 30000-30003 has 4" in clashes[0].message
-
-
-def test_case_3_a_port_spoken_for_is_refused_with_both_holders() -> None:
-    demands = [PortDemand("p-0", "p", 0, (("http", 1), ("bootstrap", 1)))]
-    _, clashes = assign_ports(demands, node(), {20001: "router.listen"})
-    assert clashes[0].message == "its bootstrap port 20001 is also that of router.listen"
+    return best(0, frozenset("abcde"))

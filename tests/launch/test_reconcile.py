@@ -100,3 +100,13 @@ def test_every_unit_is_dealt_with_exactly_once(
     assert (
         reconcile(wanted, {n: Current(t.role, t.digest, R, t.ports) for n, t in wanted.items()}) == Changes()
     )
+
+
+def test_the_processes_of_an_instance_go_in_one_wave() -> None:
+    wanted = {
+        "p0": Target("prefill", "b"),
+        "p0.1": Target("prefill", "b.1", instance="p0"),
+        "p1": Target("prefill", "b"),
+    }
+    found = reconcile(wanted, have(**{"p0": "prefill a", "p0.1": "prefill a.1", "p1": "prefill a"}))
+    assert found.waves == (("p0", "p0.1"), ("p1",))

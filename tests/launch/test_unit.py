@@ -12,7 +12,7 @@ from orchestrator.engines.base import LogHint
 from orchestrator.errors import LaunchError
 from orchestrator.launch.testing import instance, plan, router, word
 from orchestrator.launch.unit import ROUTER, secrets_of, units_of
-from orchestrator.topology.plan import Credentials
+from orchestrator.topology.plan import Credentials, FollowerPlan
 
 KEYS = Credentials(client_keys=("ck1", "ck2"), engine_key="ek", admin_key="ak")
 P = instance("p0", Role.PREFILL, 9000, ["engine", "--api-key", "x"])
@@ -23,6 +23,22 @@ def test_every_process_is_a_unit_the_router_last_external_ones_left_out(tmp_path
     outside = replace(P, name="d0", external=True, argv=())
     assert list(units_of(plan(tmp_path, P, outside, router=R))) == ["p0", ROUTER]
     assert list(units_of(plan(tmp_path, P))) == ["p0"]
+
+
+def test_a_further_process_of_an_instance_is_a_unit_of_its_node(tmp_path: Path) -> None:
+    follower = FollowerPlan(
+        name="p0.1", rank=1, node="b", address="10.0.0.2", url="", env={}, ports={"events": 9005},
+        argv=(word("engine"), word("k", secret=True)), probes=P.probes, digest="f",
+    )  # fmt: skip
+    there = plan(tmp_path, replace(P, node="a", followers=(follower,)), router=replace(R, node="b"))
+    assert list(units_of(there)) == ["p0", "p0.1", ROUTER]
+    unit = units_of(there)["p0.1"]
+    assert (unit.follows, unit.instance, unit.host, unit.digest) == ("p0", "p0", "10.0.0.2", "f")
+    assert unit.keys == {0: "ek"}
+    assert list(units_of(replace(there, node="a"))) == ["p0"]
+    assert list(units_of(replace(there, node="b"))) == ["p0.1", ROUTER]
+    assert list(units_of(replace(there, node="c"))) == []
+    assert "k" in secrets_of(there)
 
 
 def test_the_router_is_up_when_it_answers_and_serves_when_it_says_so(tmp_path: Path) -> None:

@@ -40,6 +40,9 @@ def golden(plan: Plan) -> str:
         )
         facts = json.dumps(instance.facts, sort_keys=True)
         lines.append(f"{instance.name}: ready {ready}; live {instance.probes.live.path}; {facts}")
+        for follower in instance.followers:
+            ready = ", ".join(f"{c.method} {c.path}" for c in follower.probes.ready) or "once it runs"
+            lines.append(f"{follower.name}: ready {ready}")
     lines += [f"warning: {w.replace(f'{ROOT}/', '')}" for w in plan.warnings]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 

@@ -23,6 +23,7 @@ class SGLang:
 
     name: ClassVar[str] = "sglang"
     roles: ClassVar[frozenset[Role]] = frozenset(Role)
+    spans_nodes: ClassVar[bool] = True
     idle_s: ClassVar[float] = 4.0
     """Its own keep-alive time-out is 5 s; launched instances get a longer one (fact `idle_s`)."""
 

@@ -48,17 +48,20 @@ def ports(role: Role, shape: Shape) -> tuple[PortNeed, ...]:
     """HTTP; the bootstrap server (decode opens one too once it may switch roles); NCCL's rendezvous, random
     and racy unless given; KV events; and the run that data parallelism derives from one address. Last, and
     whether or not there are encoders, so that adding some moves no port: where encoders can register, which
-    every instance that computes prompts opens, by default all on one port."""
+    every instance that computes prompts opens, by default all on one port.
+
+    On several nodes, process 0 has the bootstrap server, where all ranks register, and the rendezvous; each
+    has an HTTP server (only process 0's serves) and publishes the KV events of its own ranks."""
     needs = [PortNeed("http")]
     if role in _MODES:
-        needs.append(PortNeed("bootstrap"))
-    needs.append(PortNeed("nccl"))
+        needs.append(PortNeed("bootstrap", head=True))
+    needs.append(PortNeed("nccl", head=True))
     if role is not Role.ENCODE:
         needs.append(PortNeed("kv-events", EVENT_PORTS * shape.dp))
     if shape.dp > 1 or shape.nnodes > 1:
-        needs.append(PortNeed("dist", DIST_PORTS))
+        needs.append(PortNeed("dist", DIST_PORTS, head=True))
     if role in _COMPUTES_PROMPTS:
-        needs.append(PortNeed("encoder-bootstrap"))
+        needs.append(PortNeed("encoder-bootstrap", head=True))
     return tuple(needs)
 
 
@@ -104,10 +107,10 @@ def _flags(spec: InstanceSpec) -> flags.Settings:
     sizes = {"tp_size": shape.tp, "pp_size": shape.pp, "dp_size": shape.dp, "ep_size": shape.ep}
     own.put("plan", **{name: size for name, size in sizes.items() if size > 1})
     if "dist" in spec.ports:
-        head = spec.options.get("head_address", spec.address)
+        head = spec.head_address or spec.address
         own.put("plan", dist_init_addr=join_host_port(head, spec.ports["dist"]))
     if shape.nnodes > 1:
-        own.put("plan", nnodes=shape.nnodes, node_rank=spec.options.get("node_rank", 0))
+        own.put("plan", nnodes=shape.nnodes, node_rank=spec.rank)
     own.put("adapter", enable_metrics=True, enable_cache_report=spec.role is not Role.ENCODE or None)
     return own
 

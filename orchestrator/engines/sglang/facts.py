@@ -56,9 +56,13 @@ _BOOTSTRAP = {
 def probes(spec: InstanceSpec) -> Probes:
     """Ready by /ready (instant, 503 while starting, paused or draining), a prefill also by its bootstrap
     server. Alive by /ping, a mere flag: /health generates a token, takes over a second, and times out
-    behind a long prefill. An encoder's server has nothing but /health, which encodes a tiny image."""
+    behind a long prefill. An encoder's server has nothing but /health, which encodes a tiny image; process 1
+    and on of an instance on several nodes have a dummy that answers it, and 404 on /ready."""
     if spec.role is Role.ENCODE:
         health = HttpCall("GET", "/health", timeout_s=ENCODER_TIMEOUT_S)
+        return Probes(ready=(health,), live=health)
+    if spec.rank:
+        health = HttpCall("GET", "/health", timeout_s=5.0)
         return Probes(ready=(health,), live=health)
     ready = [HttpCall("GET", "/ready", timeout_s=2.0)]
     if spec.role is Role.PREFILL and "bootstrap" in spec.ports:

@@ -82,6 +82,7 @@ def lint(context: LintContext) -> Sequence[Problem]:
         *_encoders(writer),
         *_ineffective(writer),
         *_durations(writer),
+        *_spanning(writer),
         *linting.unroutable(writer, lambda spec: (spec.bind, None), "the bootstrap server's address"),
     ]
 
@@ -248,3 +249,15 @@ def _durations(writer: Writer) -> Iterator[Problem]:
                     field=f"env.{name}",
                     at=setting,
                 )
+
+
+def _spanning(writer: Writer) -> Iterator[Problem]:
+    for spec in one_per_pool(writer.context.specs):
+        if spec.shape.nnodes > 1 and spec.shape.dp > 1:
+            yield writer.problem(
+                spec,
+                shared.SPANNING_DP,
+                f"dp {spec.shape.dp} on {spec.shape.nnodes} nodes: the engine keeps DP ranks on one node",
+                hint="instances with dp: 1 on one node each, or --attn-dp-size with tp alone",
+                field="dp",
+            )

@@ -25,6 +25,7 @@ class VLLM:
 
     name: ClassVar[str] = "vllm"
     roles: ClassVar[frozenset[Role]] = frozenset({Role.PREFILL, Role.DECODE, Role.UNIFIED})
+    spans_nodes: ClassVar[bool] = True
     idle_s: ClassVar[float] = 4.0
     """Its own keep-alive time-out is 5 s; launched instances get a longer one (fact `idle_s`)."""
 

@@ -52,19 +52,22 @@ def family(transfer: str | None) -> str | None:
 
 
 def ports(role: Role, shape: Shape, transfer: str | None) -> tuple[PortNeed, ...]:
-    """HTTP; NIXL's side channel, one per DP rank; Mooncake's bootstrap server; KV events; DP's own port."""
-    needs = [PortNeed("http")]
+    """HTTP; NIXL's side channel, one per DP rank; Mooncake's bootstrap server; KV events; DP's own port.
+
+    On several nodes, process 0 serves; what a DP rank opens is on its own node, at the same offset of a run
+    that each node sets aside. One DP rank on several nodes meets at a master port, several at DP's own."""
+    needs = [PortNeed("http", head=True)]
     if role in _KV_ROLES:
         if family(transfer) == "mooncake":
             if role is Role.PREFILL:
-                needs.append(PortNeed("bootstrap"))
+                needs.append(PortNeed("bootstrap", head=True))
         else:
             needs.append(PortNeed("side-channel", shape.dp))
     needs.append(PortNeed("kv-events", EVENT_PORTS * shape.dp))
     if shape.dp > 1:
-        needs.append(PortNeed("dp-rpc"))
-    if shape.nnodes > 1:
-        needs.append(PortNeed("master"))
+        needs.append(PortNeed("dp-rpc", head=True))
+    elif shape.nnodes > 1:
+        needs.append(PortNeed("master", head=True))
     return tuple(needs)
 
 
@@ -116,7 +119,9 @@ def lease_s(spec: InstanceSpec) -> float:
 
 def _flags(spec: InstanceSpec) -> flags.Settings:
     own, role, shape = flags.Settings(), f"role {spec.role.value}", spec.shape
-    own.put("plan", served_model_name=spec.served_name, host=spec.bind, port=spec.ports["http"])
+    own.put("plan", served_model_name=spec.served_name)
+    if spec.rank == 0:
+        own.put("plan", host=spec.bind, port=spec.ports["http"])
     own.put("plan", revision=spec.revision)
     own.put(role, kv_transfer_config=kv_transfer_config(spec))
     sizes = {
@@ -127,13 +132,26 @@ def _flags(spec: InstanceSpec) -> flags.Settings:
     own.put("plan", **{name: size for name, size in sizes.items() if size > 1})
     own.put("plan", enable_expert_parallel=shape.ep > 1 or None)
     own.put("plan", data_parallel_rpc_port=spec.ports.get("dp-rpc"))
-    if shape.nnodes > 1:
-        own.put("plan", nnodes=shape.nnodes, node_rank=spec.options.get("node_rank", 0))
-        own.put("plan", master_addr=spec.options.get("head_address", spec.address))
-        own.put("plan", master_port=spec.ports.get("master"))
+    _spanning(spec, own)
     own.put("adapter", enable_prompt_tokens_details=True, enable_server_load_tracking=True)
     own.put("plan", shutdown_timeout=shutdown_timeout_s(spec))
     return own
+
+
+def _spanning(spec: InstanceSpec, own: flags.Settings) -> None:
+    """What the processes of an instance on several nodes are told of each other; all but the first one are
+    headless, without an API server."""
+    nnodes = spec.shape.nnodes
+    if nnodes == 1:
+        return
+    if spec.shape.dp > 1:
+        local = spec.shape.dp // nnodes
+        own.put("plan", data_parallel_size_local=local, data_parallel_address=spec.head_address)
+        own.put("plan", data_parallel_start_rank=spec.rank * local if spec.rank else None)
+    else:
+        own.put("plan", nnodes=nnodes, node_rank=spec.rank, master_addr=spec.head_address)
+        own.put("plan", master_port=spec.ports.get("master"), distributed_executor_backend="mp")
+    own.put("plan", headless=True if spec.rank else None)
 
 
 def _env(spec: InstanceSpec) -> flags.Settings:

@@ -31,7 +31,10 @@ _LABEL = re.compile(rb'(\w+)="([^"]*)"')
 
 def probes(spec: InstanceSpec) -> Probes:
     """Ready by /health and /v1/models. /health is all that tells of life: with its engine dead the whole
-    server exits; draining, it still answers 200."""
+    server exits; draining, it still answers 200. Process 1 and on of an instance on several nodes have no
+    server: they count as ready once they run, and the first one is not ready without them."""
+    if spec.rank:
+        return Probes(ready=(), live=HttpCall("GET", "/health"))
     health = HttpCall("GET", "/health", timeout_s=5.0)
     return Probes(ready=(health, HttpCall("GET", "/v1/models", timeout_s=5.0)), live=health)
 

@@ -32,6 +32,10 @@ _OWNED = {
     "data-parallel-rpc-port": "ports come from the range of the node: nodes[].ports",
     "master-addr": "instances are placed by the plan",
     "master-port": "ports come from the range of the node: nodes[].ports",
+    "data-parallel-address": "instances are placed by the plan",
+    "data-parallel-size-local": "instances are placed by the plan",
+    "data-parallel-start-rank": "instances are placed by the plan",
+    "headless": "instances are placed by the plan",
     "nnodes": "instances are placed by the plan",
     "node-rank": "instances are placed by the plan",
     "tensor-parallel-size": "write tp: N in the pool: GPUs are counted by it",
@@ -70,6 +74,7 @@ def lint(context: LintContext) -> Sequence[Problem]:
         *_pairs(writer),
         *_prefills(writer),
         *_killed_early(writer),
+        *_spanning(writer),
         *linting.unroutable(writer, _side_channel, "the address that decode fetches KV from"),
     ]
 
@@ -212,6 +217,19 @@ def _killed_early(writer: Writer) -> Iterator[Problem]:
                 hint="leave it out: it follows from drain_timeout",
                 field="flags.shutdown-timeout",
                 at=setting,
+            )
+
+
+def _spanning(writer: Writer) -> Iterator[Problem]:
+    for spec in one_per_pool(writer.context.specs):
+        dp, nnodes = spec.shape.dp, spec.shape.nnodes
+        if nnodes > 1 and dp > 1 and dp % nnodes:
+            yield writer.problem(
+                spec,
+                shared.SPANNING_DP,
+                f"dp {dp} over {nnodes} nodes does not put equally many whole DP ranks on each",
+                hint=f"a dp that {nnodes} divides, or instances with dp: 1",
+                field="dp",
             )
 
 

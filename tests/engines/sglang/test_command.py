@@ -161,8 +161,8 @@ def test_case_3_every_port_is_the_plans(role: Role, purposes: list[str]) -> None
 def test_data_parallel_ranks_derive_theirs_from_one_planned_address(spec: Spec) -> None:
     assert SGLang().ports(Role.UNIFIED, Shape(dp=2), None)[-3:] == (
         PortNeed("kv-events", 6),
-        PortNeed("dist", 14),
-        PortNeed("encoder-bootstrap"),
+        PortNeed("dist", 14, head=True),
+        PortNeed("encoder-bootstrap", head=True),
     )
     made = line(spec(Role.UNIFIED, ports=PORTS | {"dist": 30050}, shape=Shape(dp=2), address="fd00::1"))
     assert made[made.index("--dist-init-addr") + 1] == "[fd00::1]:30050"
