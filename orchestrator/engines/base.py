@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from orchestrator.core.frozen import frozen
 from orchestrator.core.types import Endpoint, LegKind, Load, PathKind, Role
+from orchestrator.engines.words import Command as Command
+from orchestrator.engines.words import FlagValue as FlagValue
+from orchestrator.engines.words import PortNeed as PortNeed
+from orchestrator.engines.words import Setting as Setting
+from orchestrator.engines.words import Shape as Shape
+from orchestrator.engines.words import Word as Word
 from orchestrator.errors import Problem, RequestError
 
 if TYPE_CHECKING:
@@ -16,51 +22,6 @@ if TYPE_CHECKING:
 
 NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 """For callers of `Engine.check` that know nothing of an endpoint."""
-
-FlagValue = str | int | float | bool | None | list[Any] | dict[str, Any]
-"""A flag's YAML value. True: bare flag; False or None: leave the flag out; list: one word per item
-after the flag; dict: one word of compact JSON; anything else: its text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A value before rendering, and its origin (`role`, `profile f.yaml:12`, `topology t.yaml:30`)."""
-
-    value: FlagValue
-    origin: str
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word of a command line, and where it came from. A secret is printed as `***`."""
-
-    text: str
-    origin: str
-    secret: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PortNeed:
-    """A run of `count` consecutive ports that an instance needs for `purpose` (`http`, `bootstrap`, ...).
-
-    `head`: of an instance on several nodes, only the first one's process opens it; the others are told its
-    number. Else each opens its own.
-    """
-
-    purpose: str
-    count: int = 1
-    head: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How an instance is laid out: parallel sizes and the number of nodes it spans."""
-
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    ep: int = 1
-    nnodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +58,7 @@ class InstanceSpec:
     address: str
     bind: str
     ports: Mapping[str, int]
-    shape: Shape = Shape()
+    shape: Shape = field(default_factory=Shape)
     transfer: str | None = None
     flags: Mapping[str, Setting] = field(default_factory=dict)
     env: Mapping[str, Setting] = field(default_factory=dict)
@@ -121,14 +82,6 @@ class InstanceSpec:
     that only the first one opens."""
     head_address: str | None = None
     """Where process 0 of the instance is reached, which is the endpoint; None where this is the only one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """What to run after the interpreter (`-m module flags...`), and the environment to add."""
-
-    argv: tuple[Word, ...]
-    env: Mapping[str, Word] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

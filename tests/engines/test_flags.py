@@ -1,4 +1,4 @@
-"""Layers of flags and variables, and the words they become."""
+"""Layers of flags and variables, and the words they become (flags, words)."""
 
 from __future__ import annotations
 
