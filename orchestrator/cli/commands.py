@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli import doctor as _doctor
+from orchestrator.cli import engines as _engines
 from orchestrator.cli import explain as _explain
 from orchestrator.cli import plan as _plan
 from orchestrator.cli import reload as _reload
@@ -23,7 +24,7 @@ from orchestrator.errors import PdctlError
 
 __all__ = ["app", "execute"]
 
-COMMANDS = (_run, _plan, _route, _explain, _reload, _replay, _rules, _doctor)
+COMMANDS = (_run, _plan, _route, _explain, _reload, _replay, _rules, _doctor, _engines)
 """The modules whose import registered their commands."""
 
 ORDER = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,43 +108,6 @@ def owned(writer: Writer, names: Mapping[str, str]) -> Iterator[Problem]:
                     f"--{name} is set by the plan",
                     hint=names[name],
                     field=f"flags.{name}",
-                    at=setting,
-                )
-
-
-def unknown(
-    writer: Writer, known: frozenset[str], gone: Mapping[str, str], version: str
-) -> Iterator[Problem]:
-    """Findings for flags unknown to `version`: errors where a known one is near, or it went away."""
-    for spec in one_per_pool(writer.context.specs):
-        for name, setting in writer.user(spec).items():
-            if name in known or name.removeprefix("no-") in known:
-                continue
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
-            hint = gone.get(name) or (f"did you mean --{near[0]}?" if near else None)
-            same = spec.version is None or spec.version.startswith(version)
-            yield writer.problem(
-                spec,
-                rules.UNKNOWN_FLAG,
-                f"--{name} is not a flag of version {version}",
-                hint=hint,
-                field=f"flags.{name}",
-                at=setting,
-                severity="error" if hint and same else "warn",
-            )
-
-
-def gone_variables(writer: Writer, gone: Mapping[str, str]) -> Iterator[Problem]:
-    """Findings for environment variables that the engine no longer reads."""
-    for spec in one_per_pool(writer.context.specs):
-        for name, setting in spec.env.items():
-            if name in gone:
-                yield writer.problem(
-                    spec,
-                    rules.UNKNOWN_ENV,
-                    f"{name} is no longer read by the engine",
-                    hint=gone[name],
-                    field=f"env.{name}",
                     at=setting,
                 )
 

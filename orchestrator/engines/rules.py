@@ -14,13 +14,33 @@ UNKNOWN_FLAG = Rule(
     "unknown-flag",
     "The engine's version has no such flag; a known one that is near is named.",
     "The engine exits as soon as it starts.",
-    "Correct the name, or remove it. A warning where the version's own table is not known.",
+    "Correct the name, or remove it.",
 )
 UNKNOWN_ENV = Rule(
     "unknown-env",
     "A variable that begins like the engine's own, and that its version does not read.",
     "It is ignored without a word, and the default is in force.",
     "Correct the name, or remove it.",
+)
+REPLACED = Rule(
+    "replaced",
+    "A flag or variable that earlier versions of the engine had.",
+    "As a flag it ends the engine as it starts; as a variable it is ignored, and the default is in force.",
+    "Write what the finding names, which came instead.",
+)
+DEPRECATED = Rule(
+    "deprecated",
+    "A flag or variable that a later version of the engine will not have.",
+    "An upgrade will not start.",
+    "Write what the finding names.",
+    WARN,
+)
+UNKNOWN_VERSION = Rule(
+    "unknown-version",
+    "The flags and variables of the engine's version are not known; the nearest version below stands in.",
+    "A new flag looks mistyped, and one that went away looks good; findings about names are warnings then.",
+    "Look at what `pdctl engines inspect` says of the installed engine.",
+    WARN,
 )
 FLAG_VALUE = Rule(
     "flag-value",

@@ -43,6 +43,8 @@ class _Simulated:
     dies_of_unknown_tokens: ClassVar[bool] = False
     """Its vocabulary is known in any case."""
     rules: ClassVar[tuple[Rule, ...]] = rules.SHARED
+    recipe: ClassVar[Any] = None
+    """It is asked for nothing: `sim_flags` has its flags."""
 
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """The adapter of `options.dialect`, `sglang` unless given. Raises TopologyError for another one."""

@@ -10,6 +10,7 @@ from orchestrator.core.types import Load, PathKind, Role
 from orchestrator.engines import base, errors, fan, guard
 from orchestrator.engines import rules as shared
 from orchestrator.engines.base import HandoffRequest, HttpCall, InstanceSpec, Leg, NotYet, Shape
+from orchestrator.engines.capabilities import Known, Recipe, known
 from orchestrator.engines.sglang import command, facts, handoff, limits, lint, logprobs, media, rules
 from orchestrator.engines.sglang.hints import HINTS
 from orchestrator.engines.splice import JsonBody, quote
@@ -51,6 +52,14 @@ class SGLang:
     hints: ClassVar[tuple[base.LogHint, ...]] = HINTS
     rules: ClassVar[tuple[Rule, ...]] = (*shared.SHARED, *rules.OWN)
     """The lint rules that it may speak by."""
+    recipe: ClassVar[Recipe] = Recipe(
+        distributions=("sglang",),
+        parser="sglang.srt.server_args:ServerArgs.add_cli_args",
+        variables="sglang.srt.environ:envs",
+        replaced="sglang.srt.environ:_DEPRECATED_ENVS",
+        scan=(("sglang", "SGLANG_"), ("mooncake", "MC_")),
+    )
+    """How an installed one is asked for its flags and variables."""
     distributions: ClassVar[tuple[str, ...]] = ("sglang",)
     """The packages whose version is the engine's, asked of its environment when a plan is made."""
     no_local_prefill: ClassVar[str | None] = "its decode server takes only what a prefill server hands over"
@@ -61,6 +70,10 @@ class SGLang:
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """Itself."""
         return self
+
+    def capabilities(self, version: str | None) -> Known:
+        """The table of flags and variables that stands for a version."""
+        return known(__name__, version)
 
     def ports(self, role: Role, shape: Shape, transfer: str | None) -> tuple[base.PortNeed, ...]:
         """HTTP, bootstrap, NCCL, KV events, the run of data parallelism, and where encoders register."""

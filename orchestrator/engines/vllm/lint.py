@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from orchestrator.core.types import Role
 from orchestrator.engines import flags, linting
 from orchestrator.engines import rules as shared
 from orchestrator.engines.base import InstanceSpec, LintContext, Setting
+from orchestrator.engines.capabilities import known
 from orchestrator.engines.linting import Writer, one_per_pool, sides
+from orchestrator.engines.names import against_table
 from orchestrator.engines.vllm import rules
 from orchestrator.engines.vllm.command import (
     ALIASES,
@@ -19,7 +22,6 @@ from orchestrator.engines.vllm.command import (
     lease_s,
     shutdown_timeout_s,
 )
-from orchestrator.engines.vllm.known import FLAGS, VERSION
 from orchestrator.errors import Problem
 
 _OWNED = {
@@ -45,10 +47,9 @@ _OWNED = {
     "device-ids": "GPUs are given by the plan: an instance sees only its own, from 0 on",
 }
 _OWNED_ENV = ("VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_MOONCAKE_BOOTSTRAP_PORT")
-_GONE_ENV = {
-    "VLLM_NIXL_ABORT_REQUEST_TIMEOUT": "it became a lease: kv-transfer-config: "
-    "{kv_connector_extra_config: {kv_lease_duration: 30}}",
-}
+PREFIXES = {"VLLM_": True, "MC_": False}
+"""Of variables: those whose names are looked up, and whether they are the engine's own."""
+
 _HASHED = "the engines refuse the hand-shake (compatibility hash)"
 _PAIRED = {
     "block-size": (shared.PAGE_SIZE, "decode fetches as many blocks as it counts itself"),
@@ -66,8 +67,7 @@ def lint(context: LintContext) -> Sequence[Problem]:
     writer = Writer(context, ALIASES)
     return [
         *linting.owned(writer, _OWNED),
-        *linting.unknown(writer, FLAGS, {}, VERSION),
-        *linting.gone_variables(writer, _GONE_ENV),
+        *against_table(writer, partial(known, __package__), PREFIXES),
         *_owned_variables(writer),
         *_contradictions(writer),
         *linting.disagreements(writer, _PAIRED, writer.flag),

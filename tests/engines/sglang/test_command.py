@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.core.types import Role
 from orchestrator.engines.base import Encoders, InstanceSpec, PortNeed, Shape
+from orchestrator.engines.capabilities import shipped
 from orchestrator.engines.sglang import SGLang
-from orchestrator.engines.sglang.known import FLAGS
 
 Spec = Callable[..., InstanceSpec]
 PORTS = {"http": 30000, "bootstrap": 30001, "nccl": 30002, "kv-events": 30003}
@@ -187,4 +187,4 @@ def test_no_flag_is_rendered_that_the_engine_does_not_know(spec: Spec) -> None:
             revision="main",
         )
         rendered = {word.removeprefix("--") for word in line(made) if word.startswith("--")}
-        assert rendered <= FLAGS
+        assert rendered <= shipped("orchestrator.engines.sglang")[-1].names()

@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.core.types import Role
 from orchestrator.engines.base import InstanceSpec, Shape
+from orchestrator.engines.capabilities import shipped
 from orchestrator.engines.vllm import VLLM
-from orchestrator.engines.vllm.known import FLAGS
 
 Spec = Callable[..., InstanceSpec]
 PORTS = {"http": 30000, "side-channel": 30001, "kv-events": 30002}
@@ -158,4 +158,4 @@ def test_no_flag_is_rendered_that_the_engine_does_not_know(spec: Spec) -> None:
             revision="main",
         )
         rendered = {word.removeprefix("--") for word in line(made) if word.startswith("--")}
-        assert rendered <= FLAGS
+        assert rendered <= shipped("orchestrator.engines.vllm")[-1].names()

@@ -37,7 +37,7 @@ def test_a_plain_pair_is_fine(spec: Spec, lint_of: Lint) -> None:
         ({"flags": {"port": 1}}, "planned-flag", "--port"),
         ({"flags": {"tensor-parallel-size": 2}}, "planned-flag", "--tensor-parallel-size"),
         ({"env": {"VLLM_NIXL_SIDE_CHANNEL_PORT": 5600}}, "planned-flag", "VLLM_NIXL_SIDE_CHANNEL_PORT"),
-        ({"env": {"VLLM_NIXL_ABORT_REQUEST_TIMEOUT": 30}}, "unknown-env", "ABORT_REQUEST_TIMEOUT"),
+        ({"env": {"VLLM_NIXL_ABORT_REQUEST_TIMEOUT": 30}}, "replaced", "ABORT_REQUEST_TIMEOUT"),
         ({"flags": {"max-model-length": 1}}, "unknown-flag", "--max-model-length"),
         ({"flags": {"block-size": 64}}, "page-size", "block-size is not set here and 64 in prefill"),
         ({"flags": {"dtype": "float16"}}, "model-dtype", "dtype"),
