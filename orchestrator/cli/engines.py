@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from orchestrator.cli.app import app, err, out
 from orchestrator.engines.base import Engine
-from orchestrator.engines.capabilities import Capabilities, Flag, Known, Recipe, dump, parse
+from orchestrator.engines.capabilities import Capabilities, Flag, Known, Recipe, dump, parse, program
 from orchestrator.errors import LaunchError, Problem, TopologyError
 from orchestrator.fabric.inspecting import inspect as ask
 from orchestrator.topology.adapters import load_adapter
@@ -44,7 +45,7 @@ def inspect(
     recipe: Recipe | None = getattr(_adapter(engine), "recipe", None)
     if recipe is None:
         raise TopologyError([Problem(f"the adapter of {engine} does not say how its engine is asked")])
-    table = dump(ask([python], recipe))
+    table = dump(ask([python], program(), asdict(recipe)))
     if write is None:
         typer.echo(table, nl=False)
         return

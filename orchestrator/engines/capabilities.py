@@ -145,6 +145,11 @@ def order(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
+def program() -> str:
+    """What an engine's own interpreter is given to run, with a recipe; see `inspected`."""
+    return (resources.files("orchestrator.engines") / "inspected.py").read_text()
+
+
 @cache
 def shipped(package: str) -> tuple[Capabilities, ...]:
     """The tables beside the adapter in `package`, the oldest version first."""

@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Sequence
-from dataclasses import asdict
-from importlib import resources
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.engines.capabilities import Recipe
 from orchestrator.errors import LaunchError
 
 TIMEOUT_S = 300.0
 """Importing an engine takes ten seconds warm, and minutes from a cold network file system."""
 
-PROGRAM = "inspected.py"
 TAIL_LINES = 8
 """How much of what the interpreter said last is shown when it fails."""
 
 
-def inspect(interpreter: Sequence[str], recipe: Recipe, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """What the engine in the environment of `interpreter` knows, for `capabilities.dump`.
+def inspect(
+    interpreter: Sequence[str], program: str, recipe: Mapping[str, Any], timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """What the engine in the environment of `interpreter` knows, as `program` tells it by `recipe`.
+
+    Both are the adapters': `engines.inspected`, and their `recipe` as plain data.
 
     Raises LaunchError (`inspect-failed`) when the interpreter is missing or fails, the engine is not there or
     is laid out otherwise than the recipe says, or it takes longer than `timeout_s`.
@@ -32,10 +32,9 @@ def inspect(interpreter: Sequence[str], recipe: Recipe, timeout_s: float = TIMEO
     def failed(why: str) -> LaunchError:
         return LaunchError(f"{shown}: {why}", reason="inspect-failed")
 
-    program = (resources.files("orchestrator.engines") / PROGRAM).read_text()
     try:
         done = subprocess.run(
-            [*interpreter, "-c", program, json.dumps(asdict(recipe))],
+            [*interpreter, "-c", program, json.dumps(recipe)],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             # Engines ask a hub, or for usage statistics, when they are imported.

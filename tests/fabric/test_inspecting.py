@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from orchestrator.engines.capabilities import Recipe, dump, parse
+from orchestrator.engines.capabilities import Recipe, dump, parse, program
 from orchestrator.errors import LaunchError
 from orchestrator.fabric.inspecting import inspect
 
@@ -31,7 +32,7 @@ def python(tmp_path: Path) -> list[str]:
 
 
 def test_what_it_knows(python: list[str]) -> None:
-    table = parse(dump(inspect(python, HERE)))
+    table = parse(dump(inspect(python, program(), asdict(HERE))))
     assert table.flags["x"].kind == "int"
     assert table.variables == {"TINY_A": 1}
     assert table.version[0].isdigit()
@@ -39,7 +40,7 @@ def test_what_it_knows(python: list[str]) -> None:
 
 def failure(interpreter: list[str], timeout_s: float = 60.0) -> str:
     with pytest.raises(LaunchError) as caught:
-        inspect(interpreter, HERE, timeout_s)
+        inspect(interpreter, program(), asdict(HERE), timeout_s)
     assert caught.value.reason == "inspect-failed"
     return caught.value.message
 
