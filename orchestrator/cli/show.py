@@ -51,6 +51,8 @@ def as_text(plan: Plan, *, explain: bool = False) -> Iterator[str]:
         yield from _instance_head(instance)
         if not instance.external:
             yield from render(instance.argv, instance.env)
+            for name, text in instance.files.items():
+                yield f"# file {name}: {text}"
         for follower in instance.followers:
             yield ""
             yield from _follower_head(instance, follower)

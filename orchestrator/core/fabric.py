@@ -157,6 +157,6 @@ def crosses_numa(gpu: Gpu, nic: Nic) -> bool:
     return gpu.numa is not None and nic.numa is not None and gpu.numa != nic.numa
 
 
-def natural(name: str) -> tuple[object, ...]:
+def natural(name: str) -> tuple[tuple[int, str], ...]:
     """A sort key that puts `mlx5_10` behind `mlx5_9`."""
-    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))
+    return tuple((int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name))

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from orchestrator.core.frozen import frozen
 from orchestrator.core.types import Endpoint, LegKind, Load, PathKind, Role
+from orchestrator.engines.wiring import Carriage as Carriage
+from orchestrator.engines.wiring import Encoders as Encoders
+from orchestrator.engines.wiring import Near as Near
 from orchestrator.engines.words import Command as Command
 from orchestrator.engines.words import FlagValue as FlagValue
 from orchestrator.engines.words import PortNeed as PortNeed
@@ -25,19 +28,6 @@ NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Encoders:
-    """The encode instances of a deployment, as told to the instances they work for.
-
-    `urls` are in the plan's order, those of external pools included. `transfer` is how embeddings travel, as
-    the encode pool names it (None: the adapter's default), `options` are that pool's.
-    """
-
-    urls: tuple[str, ...]
-    transfer: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class InstanceSpec:
     """All that an adapter needs to render one instance; pure data made by the planner.
 
@@ -45,8 +35,8 @@ class InstanceSpec:
     of `Engine.ports` to the first port of each run. `transfer` is the KV transfer backend or connector
     as the topology names it (None: the adapter's default). `flags` and `env` are the merged settings of
     launch profile and topology (topology last); the adapter adds its own beneath them. `devices` are the
-    GPU indices on the node, `nics` the RDMA devices. `key` is the API key the engine must demand, if any.
-    `options` carries adapter-specific pool settings (the `sim` dialect, its speed, its fault script).
+    GPU indices on the node, `nics` the RDMA devices of all of them. `key` is the API key the engine must
+    demand, if any. `options` carries adapter-specific pool settings (the `sim` dialect, its speed, ...).
     """
 
     name: str
@@ -74,6 +64,15 @@ class InstanceSpec:
     """Tokens in the model's vocabulary, if they are known."""
     drain_s: float = 30.0
     """How long a stop waits after TERM before KILL."""
+    near: tuple[Near, ...] = ()
+    """The NICs of each of `devices`, in their order; empty where all share `nics`, or none are known."""
+    interface: str | None = None
+    """The network interface of `address`, where its node is known to have no RDMA device to use."""
+    node: str = ""
+    node_nics: Mapping[str, str] = field(default_factory=dict)
+    """Every RDMA device of the node by name, with the state of its link; empty where that is not known."""
+    folder: str = ""
+    """Where files made for this instance are put before it starts."""
     encoders: Encoders | None = None
     """Who encodes images for the deployment, if anybody does; None for an encode instance itself."""
     rank: int = 0

@@ -107,10 +107,11 @@ def _flag(name: str, setting: Setting) -> Iterable[Word]:
     if value is True:
         return
     for item in value if isinstance(value, list) else [value]:
-        yield Word(_text(item), origin, secret=is_secret(name))
+        yield Word(as_text(item), origin, secret=is_secret(name))
 
 
-def _text(value: object) -> str:
+def as_text(value: object) -> str:
+    """A flag's value, or one of its items, as one word."""
     if isinstance(value, dict | list | bool) or value is None:
         return orjson.dumps(value).decode()
     return str(value)
@@ -119,4 +120,4 @@ def _text(value: object) -> str:
 def _variable(value: FlagValue) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
-    return _text(value)
+    return as_text(value)

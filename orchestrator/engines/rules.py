@@ -42,6 +42,18 @@ UNKNOWN_VERSION = Rule(
     "Look at what `pdctl engines inspect` says of the installed engine.",
     WARN,
 )
+DEVICE_MAP = Rule(
+    "device-map",
+    "NICs written by hand in a form that the engine does not take, or that another setting undoes.",
+    "The engine stops at start, or moves KV over other NICs than those written.",
+    "Write what the finding says, or leave it to the plan: `nodes[].nics`, or `nodes[].fabric`.",
+)
+NIC_MISSING = Rule(
+    "nic-missing",
+    "A NIC is named that its node does not have, or whose link is down there.",
+    "The engine stops at start, or no hand-off of its gets through.",
+    "Name one of those that the finding lists; names differ between hosts.",
+)
 FLAG_VALUE = Rule(
     "flag-value",
     "A flag has a value that the engine does not take.",

@@ -85,6 +85,10 @@ class _Simulated:
         start += [Word(word, f"role {spec.role.value}") for word in ("--role", spec.role.value)]
         return base.Command(argv=(*start, *flags.words(merged)), env=flags.variables(spec.env))
 
+    def carriage(self, transfer: str | None) -> base.Carriage | None:
+        """None: whatever its transfer is called, it goes over TCP, on any machine."""
+        return None
+
     def pace(self, spec: InstanceSpec) -> float:
         """How many times as fast as its launch profile's prior the instance is: `speed`, flag or option."""
         return _own(spec, "speed") or 1.0

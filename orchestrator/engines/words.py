@@ -54,7 +54,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run after the interpreter (`-m module flags...`), and the environment to add."""
+    """What to run after the interpreter (`-m module flags...`), and the environment to add.
+
+    `files` are the files to write before, by absolute path (below `InstanceSpec.folder`), with their text.
+    """
 
     argv: tuple[Word, ...]
     env: Mapping[str, Word] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)

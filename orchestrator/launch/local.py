@@ -151,6 +151,9 @@ class LocalLauncher:
         mark = Mark(self._state.id, unit.name, incarnation)
         env = {**self._base, **{k: w.text for k, w in unit.env.items()}}
         env |= {MARK: str(mark), MARK_DIGEST: unit.digest}
+        for name, text in unit.files.items():
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(text)
         log = self._state.log(unit.name)
         fd = logs.open_append(log)
         try:

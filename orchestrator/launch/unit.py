@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator.core.address import split_http_url
 from orchestrator.engines.base import HttpCall, LogHint, Probes, Word
@@ -26,7 +26,8 @@ class Unit:
     `follows` names the instance whose process 0 ends this one, of a further process of it on another node.
     `serving` are further calls that say whether it can do its work (the router's: whether it has found
     engines to send to); they hold up nothing but the word "ready". `keys` maps a port to the bearer token
-    that probes send there; the key 0 stands for any other port.
+    that probes send there; the key 0 stands for any other port. `files` are written before every start, by
+    absolute path, with their text.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Unit:
     max_restarts: int = 5
     drain_s: float = 30.0
     keys: Mapping[int, str] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
     serving: tuple[HttpCall, ...] = ()
     follows: str = ""
     address: str = ""
@@ -85,6 +87,7 @@ def of_instance(plan: InstancePlan, engine_key: str | None) -> Unit:
         digest=_digest(plan.digest, plan.argv, plan.env, plan.cwd),
         hints=plan.hints,
         cwd=plan.cwd,
+        files=plan.files,
         max_restarts=plan.max_restarts,
         drain_s=plan.drain_s,
         keys={0: engine_key} if engine_key else None,
@@ -101,6 +104,7 @@ def of_follower(plan: InstancePlan, follower: FollowerPlan, engine_key: str | No
         env=follower.env,
         ports=follower.ports,
         probes=follower.probes,
+        files=follower.files,
         digest=_digest(follower.digest, follower.argv, follower.env, plan.cwd),
         follows=plan.name,
         address=follower.address,

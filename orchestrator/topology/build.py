@@ -15,6 +15,8 @@ from orchestrator.errors import Problem, TopologyError
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.layout import Layout, lay_out, ports_of, process_name, shape_of
 from orchestrator.topology.lint import lint, lint_engines
+from orchestrator.topology.lint_fabric import lint_fabric
+from orchestrator.topology.nearby import nearby
 from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan
 from orchestrator.topology.prior import as_fact
 from orchestrator.topology.router_plan import plan_router
@@ -33,7 +35,7 @@ def build(inputs: Inputs) -> Plan:
         raise TopologyError(_errors(settle(inputs, problems, known)[0]))
     encoders = _encoders(inputs, layout)
     specs = {part.name: _specs(inputs, part, layout, encoders) for part in inputs.parts}
-    problems += lint_engines(inputs, specs)
+    problems += [*lint_engines(inputs, specs), *lint_fabric(inputs, _processes(inputs, specs, layout))]
     instances: list[InstancePlan] = []
     for part in inputs.parts:
         for spec in specs[part.name]:
@@ -100,6 +102,21 @@ def _specs(
     if part.pool.role is Role.ENCODE:
         return made
     return tuple(replace(spec, encoders=encoders.get(part.dialect)) for spec in made)
+
+
+def _processes(
+    inputs: Inputs, specs: Mapping[str, Sequence[InstanceSpec]], layout: Layout
+) -> dict[str, list[InstanceSpec]]:
+    """Every process of the launched instances, those on further nodes too, by pool."""
+    return {
+        part.name: [
+            spec if rank == 0 else _launched_spec(inputs, part, spec.index, spec.name, layout, rank)
+            for spec in specs[part.name]
+            for rank in (0, *_ranks(spec))
+        ]
+        for part in inputs.parts
+        if part.pool.external is None
+    }
 
 
 def _unaided(inputs: Inputs, part: Part, layout: Layout) -> tuple[InstanceSpec, ...]:
@@ -175,6 +192,9 @@ def _launched_spec(
         nics=node.nics.near(seats[rank].gpus),
         rank=rank,
         head_address=head.address if len(seats) > 1 else None,
+        node=node.name,
+        folder=f"{inputs.state_dir}/files",
+        **nearby(inputs.fabrics.get(node.name), node, seats[rank].gpus),
     )
 
 
@@ -188,7 +208,7 @@ def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) ->
     pool, profile, adapter = part.pool, part.profile, part.adapter
     external = pool.external is not None
     node = "" if external else layout.seats[spec.name][0].node
-    argv, env = ((), {}) if external else _command(inputs, part, spec)
+    argv, env, files = ((), {}, {}) if external else _command(inputs, part, spec)
     made = InstancePlan(
         name=spec.name,
         pool=part.name,
@@ -210,6 +230,7 @@ def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) ->
         profile=profile.name,
         external=external,
         disaggregated=spec.disaggregated,
+        files=files,
         max_restarts=profile.max_restarts if pool.max_restarts is None else pool.max_restarts,
         drain_s=spec.drain_s,
         silenced=silenced_in(inputs, part.name),
@@ -233,7 +254,7 @@ def _probes(part: Part, spec: InstanceSpec) -> Probes:
 def _follower(inputs: Inputs, part: Part, head: InstanceSpec, layout: Layout, rank: int) -> FollowerPlan:
     spec = _launched_spec(inputs, part, head.index, head.name, layout, rank)
     spec = replace(spec, encoders=head.encoders)
-    argv, env = _command(inputs, part, spec)
+    argv, env, files = _command(inputs, part, spec)
     name = process_name(head.name, rank)
     own = layout.ports[name]
     made = FollowerPlan(
@@ -247,6 +268,7 @@ def _follower(inputs: Inputs, part: Part, head: InstanceSpec, layout: Layout, ra
         ports=own,
         probes=_probes(part, spec),
         devices=spec.devices,
+        files=files,
     )
     return replace(made, digest=_digest(made))
 
@@ -262,14 +284,17 @@ def _with_followers(made: InstancePlan, followers: Sequence[FollowerPlan]) -> In
     return replace(made, digest=digests[0], followers=tuple(named))
 
 
-def _command(inputs: Inputs, part: Part, spec: InstanceSpec) -> tuple[tuple[Word, ...], dict[str, Word]]:
-    """The whole command line and environment; a variable set to null goes, whoever set it."""
+def _command(
+    inputs: Inputs, part: Part, spec: InstanceSpec
+) -> tuple[tuple[Word, ...], dict[str, Word], Mapping[str, str]]:
+    """The whole command line and environment, and the files they name; a variable set to null goes, whoever
+    set it."""
     dropped = {name for name, setting in spec.env.items() if setting.value is None}
     kept = {name: setting for name, setting in spec.env.items() if name not in dropped}
     command = part.adapter.command(replace(spec, env=kept))
     argv = run_by(inputs, part.pool.runtime, part.place, command.argv)
     env = {name: word for name, word in command.env.items() if name not in dropped}
-    return marked(argv, inputs.secrets), marked_env(env, inputs.secrets)
+    return marked(argv, inputs.secrets), marked_env(env, inputs.secrets), command.files
 
 
 def _facts(inputs: Inputs, part: Part, spec: InstanceSpec) -> dict[str, Any]:
@@ -307,6 +332,8 @@ def _digest(made: InstancePlan | FollowerPlan) -> str:
         **({"address": made.address} if isinstance(made, FollowerPlan) else {"cwd": made.cwd}),
         "ports": made.ports,
     }
+    if made.files:
+        what["files"] = dict(made.files)
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 

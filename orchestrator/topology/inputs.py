@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core.fabric import Fabric
 from orchestrator.core.transfer import KvShape
-from orchestrator.engines.base import Engine
+from orchestrator.engines.base import Carriage, Engine
 from orchestrator.errors import Problem
 from orchestrator.topology.load import Folder
 from orchestrator.topology.profiles import LaunchProfile
@@ -24,6 +24,8 @@ class Part:
     pool: Pool
     adapter: Engine
     profile: LaunchProfile
+    chosen_transfer: str | None = None
+    """What it transfers KV by where the hosts have no RDMA for what it would use by default."""
 
     @property
     def place(self) -> Place:
@@ -33,7 +35,13 @@ class Part:
     @property
     def transfer(self) -> str | None:
         """The KV transfer backend or connector: the pool's, else the profile's."""
-        return self.pool.transfer or self.profile.transfer
+        return self.pool.transfer or self.chosen_transfer or self.profile.transfer
+
+    @property
+    def carriage(self) -> Carriage | None:
+        """How that travels; None where it is not known, or does not matter (simulated engines)."""
+        told: Callable[[str | None], Carriage | None] = getattr(self.adapter, "carriage", lambda _: None)
+        return told(self.transfer)
 
     @property
     def dialect(self) -> str:

@@ -31,6 +31,7 @@ class FollowerPlan:
     ports: Mapping[str, int]
     probes: Probes
     devices: tuple[int, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
 
 
@@ -62,6 +63,8 @@ class InstancePlan:
     options: Mapping[str, Any] = field(default_factory=dict)
     hints: tuple[LogHint, ...] = ()
     cwd: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files that are written before it starts, by absolute path, with their text."""
     version: str | None = None
     profile: str | None = None
     external: bool = False

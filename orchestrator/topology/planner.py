@@ -22,6 +22,7 @@ from orchestrator.policy.profiles import PROFILES, complete
 from orchestrator.topology import rules
 from orchestrator.topology.adapters import load_adapter
 from orchestrator.topology.build import build
+from orchestrator.topology.carriage import carried
 from orchestrator.topology.fabric import equipped, fabrics_of
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.load import Draft, draft
@@ -81,17 +82,17 @@ def plan_file(
         raise _refusal([*problems, *found.unset])
     topology = equipped(found.topology, known)
     versions, warnings = _versions(found, references, python, ask) if ask else ({}, [])
-    parts = (
+    parts = [
         Part(name, pool, references.adapters[name], references.profiles[name])
         for name, pool in topology.pools.items()
-    )
+    ]
     inputs = Inputs(
         topology=topology,
         source=found.source,
         file=str(path.absolute()),
         folder=found.folder,
         state_dir=state_dir(found),
-        parts=tuple(parts),
+        parts=carried(topology, parts, known),
         python=python,
         versions=versions,
         secrets=frozenset(found.scope.secrets),

@@ -9,10 +9,10 @@ from orchestrator import plugins
 from orchestrator.core.rules import Rule, by_name
 from orchestrator.engines.base import Engine
 from orchestrator.errors import PluginError
-from orchestrator.topology import rules
+from orchestrator.topology import fabric_rules, rules
 from orchestrator.topology.adapters import GROUP, load_adapter
 
-OWN: tuple[tuple[Rule, ...], ...] = (rules.RULES,)
+OWN: tuple[tuple[Rule, ...], ...] = (rules.RULES, fabric_rules.OWN)
 """Tuples of rules that are about no engine; a module with rules of its own adds its tuple here."""
 
 

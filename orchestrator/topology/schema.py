@@ -164,6 +164,9 @@ class Pool(Strict):
         description="Whether decode instances may also compute prompts themselves, where that is predicted "
         "better than a hand-off; for engines whose decode instances can.",
     )
+    prompt_tokens: Count = Field(
+        4096, description="Tokens of a typical prompt, for the costs that `check` estimates."
+    )
     transfer: Text | None = Field(
         None,
         description="KV transfer backend or connector, as the engine names it; of encoders, how embeddings "

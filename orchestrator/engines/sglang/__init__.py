@@ -83,6 +83,10 @@ class SGLang:
         """`python -m sglang.launch_server` with what the role needs."""
         return command.command(spec)
 
+    def carriage(self, transfer: str | None) -> base.Carriage | None:
+        """Mooncake needs RDMA, or goes over TCP under another name; NIXL takes what there is."""
+        return command.carriage(transfer)
+
     def probes(self, spec: InstanceSpec) -> base.Probes:
         """/ready, the bootstrap server's /route, and /ping; of an encoder /health, which is all it has."""
         return facts.probes(spec)

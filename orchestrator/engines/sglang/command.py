@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 from orchestrator.core.address import join_host_port
 from orchestrator.core.types import Role
-from orchestrator.engines import flags
-from orchestrator.engines.base import Command, InstanceSpec, PortNeed, Setting, Shape, Word
+from orchestrator.engines import devicemap, flags
+from orchestrator.engines.base import (
+    Carriage,
+    Command,
+    FlagValue,
+    InstanceSpec,
+    PortNeed,
+    Setting,
+    Shape,
+    Word,
+)
 
 DEFAULT_TRANSFER = "mooncake"
 KEEP_ALIVE_S = 75
@@ -25,6 +36,11 @@ DIST_PORTS = 14
 
 EVENT_PORTS = 3
 """Per DP rank: KV events, their replay, load statistics."""
+
+MAP_FLAG = "disaggregation-ib-device"
+
+NIXL_BINDS = (0, 5, 23)
+"""The first version known to give NIXL's UCX the NICs of each rank by that flag (in nixl/conn.py there)."""
 
 ALIASES = {
     "tp": "tp-size",
@@ -74,12 +90,25 @@ def command(spec: InstanceSpec) -> Command:
         # SGLang reads its key from the command line only.
         merged["api-key"] = Setting(spec.key, "credentials")
     env = _env(spec) | dict(spec.env)
-    return Command(argv=(*start, *flags.words(merged)), env=flags.variables(env))
+    written = merged.get(MAP_FLAG)
+    files = {}
+    if written is not None and written.value == map_file(spec):
+        files[map_file(spec)] = flags.as_text(devicemap.by_gpu(spec))
+    return Command(argv=(*start, *flags.words(merged)), env=flags.variables(env), files=files)
 
 
 def transfer(spec: InstanceSpec) -> str:
     """The KV transfer backend."""
     return spec.transfer or DEFAULT_TRANSFER
+
+
+def carriage(name: str | None) -> Carriage | None:
+    """How a KV transfer backend travels; None for one that nothing is known of."""
+    return {
+        "mooncake": Carriage("rdma", tcp="mooncake_tcp"),
+        "mooncake_tcp": Carriage("tcp"),
+        "nixl": Carriage("either"),
+    }.get(name or DEFAULT_TRANSFER)
 
 
 def encoder_transfer(spec: InstanceSpec) -> str:
@@ -101,8 +130,8 @@ def _flags(spec: InstanceSpec) -> flags.Settings:
     if spec.role in _MODES:
         own.put(role, disaggregation_mode=_MODES[spec.role], disaggregation_transfer_backend=transfer(spec))
         own.put("plan", disaggregation_bootstrap_port=spec.ports.get("bootstrap"))
-        if spec.nics and transfer(spec) in ("mooncake", "ascend"):
-            own.put("plan", disaggregation_ib_device=",".join(spec.nics))
+    if takes_map(spec):
+        own.put("plan", disaggregation_ib_device=_device_map(spec))
     _encoding(spec, own)
     sizes = {"tp_size": shape.tp, "pp_size": shape.pp, "dp_size": shape.dp, "ep_size": shape.ep}
     own.put("plan", **{name: size for name, size in sizes.items() if size > 1})
@@ -126,8 +155,43 @@ def _encoding(spec: InstanceSpec, own: flags.Settings) -> None:
     else:
         return
     own.put("encoders", encoder_transfer_backend=encoder_transfer(spec))
-    if spec.nics and encoder_transfer(spec) == "mooncake":
-        own.put("plan", disaggregation_ib_device=",".join(spec.nics))
+
+
+def takes_map(spec: InstanceSpec) -> bool:
+    """Whether the engine itself is told its NICs, by --disaggregation-ib-device.
+
+    Mooncake, of KV or of embeddings, and Ascend take them there. So does NIXL's UCX, from 0.5.23 on, rank by
+    rank; where all ranks use the same, and before, the environment says it, which every version reads.
+    """
+    if not spec.nics:
+        return False
+    if (spec.role is Role.ENCODE or has_encoders(spec)) and encoder_transfer(spec) == "mooncake":
+        return True
+    if spec.role not in _MODES:
+        return False
+    if transfer(spec) == "nixl":
+        alike = devicemap.form(spec) == devicemap.LIST
+        return not alike and devicemap.UCX not in spec.env and _at_least(spec.version, NIXL_BINDS)
+    return transfer(spec) in ("mooncake", "ascend")
+
+
+def map_file(spec: InstanceSpec) -> str:
+    """Where the device map of an instance lies if it is to be a file."""
+    return f"{spec.folder}/{spec.name}.{spec.rank}.nics.json"
+
+
+def _device_map(spec: InstanceSpec) -> FlagValue:
+    """In one of the engine's three forms: names for all ranks, a map by visible GPU, a file of it."""
+    form = devicemap.form(spec)
+    if form == devicemap.FILE:
+        return map_file(spec)
+    return dict(devicemap.by_gpu(spec)) if form == devicemap.INLINE else ",".join(spec.nics)
+
+
+def _at_least(version: str | None, least: tuple[int, ...]) -> bool:
+    """Whether a version is `least` or later; one that is not known counts as the one this is written for."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
+    return found is None or tuple(map(int, found.groups())) >= least
 
 
 def _env(spec: InstanceSpec) -> flags.Settings:
@@ -136,6 +200,9 @@ def _env(spec: InstanceSpec) -> flags.Settings:
     if spec.role is not Role.ENCODE:
         own.env("adapter", {"SGLANG_TIMEOUT_KEEP_ALIVE": KEEP_ALIVE_S})
     own.env("plan", {"SGLANG_HOST_IP": spec.address})
+    if any(near.gpu_pci for near in spec.near):
+        # Without it CUDA puts the fastest GPU first, and the map would be of others.
+        own.env("plan", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     if spec.devices:
         own.env("plan", {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.devices))})
     if spec.role in _MODES:
@@ -145,9 +212,16 @@ def _env(spec: InstanceSpec) -> flags.Settings:
             # Unequal TP sends a slice per token; over 1024 queued ones fail the transfer and
             # blacklist the peer. 65535 is the largest value that Mooncake accepts.
             own.env("adapter", {"MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": 65535})
-        if spec.nics and transfer(spec) == "nixl":
-            own.env("plan", {"UCX_NET_DEVICES": ",".join(f"{nic}:1" for nic in spec.nics)})
+        if transfer(spec) == "nixl" and not takes_map(spec) and not _maps_itself(spec):
+            own.env("plan", {devicemap.UCX: devicemap.for_ucx(spec)})
     return own
+
+
+def _maps_itself(spec: InstanceSpec) -> bool:
+    """Whether the user's own flag names NICs: UCX_NET_DEVICES would undo it."""
+    return any(
+        flags.plain(name, ALIASES) == MAP_FLAG and setting.value for name, setting in spec.flags.items()
+    )
 
 
 def _place_events(spec: InstanceSpec, merged: dict[str, Setting]) -> None:

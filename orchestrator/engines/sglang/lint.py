@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from orchestrator.core.types import Role
-from orchestrator.engines import linting
+from orchestrator.engines import devicemap, flags, linting
 from orchestrator.engines import rules as shared
-from orchestrator.engines.base import InstanceSpec, LintContext
+from orchestrator.engines.base import InstanceSpec, LintContext, Setting
 from orchestrator.engines.capabilities import known
 from orchestrator.engines.linting import Writer, one_per_pool, sides
 from orchestrator.engines.names import against_table
@@ -16,6 +16,7 @@ from orchestrator.engines.sglang import rules
 from orchestrator.engines.sglang.command import (
     ALIASES,
     ENCODER_TRANSFERS,
+    MAP_FLAG,
     encoder_transfer,
     has_encoders,
     transfer,
@@ -81,6 +82,7 @@ def lint(context: LintContext) -> Sequence[Problem]:
         *_ineffective(writer),
         *_durations(writer),
         *_spanning(writer),
+        *_devices(writer),
         *linting.unroutable(writer, lambda spec: (spec.bind, None), "the bootstrap server's address"),
     ]
 
@@ -232,6 +234,46 @@ def _ineffective_flags(writer: Writer, spec: InstanceSpec) -> Iterator[Problem]:
                 field=f"flags.{name}",
                 at=setting,
             )
+
+
+def _devices(writer: Writer) -> Iterator[Problem]:
+    """NICs that the user names: they are there, in a form the engine takes, and nothing undoes them."""
+    for spec in one_per_pool(writer.context.specs):
+        yield from devicemap.lint_option(writer, spec, (devicemap.LIST, devicemap.INLINE, devicemap.FILE))
+    for spec in devicemap.per_node(writer.context.specs):
+        by_ucx = spec.role in _HANDS_OFF and transfer(spec) == "nixl"
+        if spec.role in _HANDS_OFF:
+            yield from devicemap.lint_ucx(writer, spec, by_ucx)
+        setting = writer.user(spec).get(MAP_FLAG)
+        if setting is None or setting.value in (None, False):
+            continue
+        field = f"flags.{MAP_FLAG}"
+        if spec.role in _HANDS_OFF and transfer(spec) == "mooncake_tcp" and spec.encoders is None:
+            yield writer.problem(
+                spec,
+                shared.INEFFECTIVE_FLAG,
+                f"--{MAP_FLAG} is ignored over TCP",
+                hint="transfer: mooncake goes by RDMA",
+                field=field,
+                at=setting,
+            )
+            continue
+        if by_ucx and (undone := _undone(spec, setting)) is not None:
+            yield writer.problem(spec, shared.DEVICE_MAP, undone[0], hint=undone[1], field=field, at=setting)
+        yield from devicemap.lint_map(writer, spec, setting, field)
+
+
+def _undone(spec: InstanceSpec, setting: Setting) -> tuple[str, str] | None:
+    """What keeps NIXL from using the devices of a flag, and what to do; None for nothing."""
+    variable = spec.env.get(devicemap.UCX)
+    if variable is not None and variable.value is not None:
+        return (
+            f"{devicemap.UCX} is set too, and the engine then ignores --{MAP_FLAG}",
+            "keep the one of them",
+        )
+    if ":" in flags.as_text(list((flags.as_object(setting.value) or {"": setting.value}).values())):
+        return f"--{MAP_FLAG} takes names without a port: the engine stops at start", "mlx5_0, not mlx5_0:1"
+    return None
 
 
 def _durations(writer: Writer) -> Iterator[Problem]:

@@ -70,6 +70,10 @@ class VLLM:
         """`python -m vllm.entrypoints.cli.main serve` with what the role needs."""
         return command.command(spec)
 
+    def carriage(self, transfer: str | None) -> base.Carriage | None:
+        """Mooncake needs RDMA, or goes over TCP under another name; NIXL takes what there is."""
+        return command.carriage(transfer)
+
     def probes(self, spec: InstanceSpec) -> base.Probes:
         """/health and /v1/models."""
         return facts.probes(spec)

@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core.types import Role
-from orchestrator.engines import flags
-from orchestrator.engines.base import Command, InstanceSpec, PortNeed, Setting, Shape, Word
+from orchestrator.engines import devicemap, flags
+from orchestrator.engines.base import (
+    Carriage,
+    Command,
+    FlagValue,
+    InstanceSpec,
+    PortNeed,
+    Setting,
+    Shape,
+    Word,
+)
 
 DEFAULT_TRANSFER = "nixl"
 KEEP_ALIVE_S = 75
@@ -21,6 +30,10 @@ KILL_MARGIN_S = 5
 
 EVENT_PORTS = 2
 """Per DP rank: KV events and their replay."""
+
+RANK_VARIABLES = ("VLLM_GPU_NIC_PCIE_MAPPING", "VLLM_NIC_SELECTION_VARS")
+"""Pairs of PCI addresses, and the variable that each rank sets by its own; both or neither, on CUDA alone
+(v1/executor/vllm_net_devices.py)."""
 
 ALIASES = {
     "tp": "tensor-parallel-size",
@@ -103,6 +116,9 @@ def kv_transfer_config(spec: InstanceSpec) -> dict[str, Any] | None:
         config["kv_connector_extra_config"] = {"kv_lease_duration": LEASE_S}
     if spec.transfer == "mooncake_tcp":
         config["kv_connector_extra_config"] = {"mooncake_protocol": "tcp"}
+    elif known and known[0] == "mooncake" and spec.nics:
+        # One list for all ranks: Mooncake takes the nearest of it for each.
+        config["kv_connector_extra_config"] = {"device_name": ",".join(spec.nics)}
     return config
 
 
@@ -158,6 +174,9 @@ def _env(spec: InstanceSpec) -> flags.Settings:
     own = flags.Settings()
     own.env("adapter", {"PYTHONSAFEPATH": "1", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": KEEP_ALIVE_S})
     own.env("plan", {"VLLM_HOST_IP": spec.address})
+    if any(near.gpu_pci for near in spec.near):
+        # Without it CUDA puts the fastest GPU first, and the map would be of others.
+        own.env("plan", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     if spec.devices:
         own.env("plan", {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.devices))})
     if spec.key is not None:  # unlike the flag, not to be read in the process list
@@ -169,9 +188,28 @@ def _env(spec: InstanceSpec) -> flags.Settings:
         return own
     own.env("plan", {"VLLM_NIXL_SIDE_CHANNEL_HOST": spec.address})
     own.env("plan", {"VLLM_NIXL_SIDE_CHANNEL_PORT": spec.ports.get("side-channel")})
-    if spec.nics:
-        own.env("plan", {"UCX_NET_DEVICES": ",".join(f"{nic}:1" for nic in spec.nics)})
+    own.env("plan", _nics(spec))
     return own
+
+
+def _nics(spec: InstanceSpec) -> dict[str, FlagValue]:
+    """UCX_NET_DEVICES of NIXL: set by the engine itself for each rank where it can find the GPU's NIC by
+    their places on the bus, else one list for all ranks, of which UCX takes the nearest."""
+    if devicemap.UCX in spec.env or any(name in spec.env for name in RANK_VARIABLES):
+        return {}  # the user's own; the engine would add ours to it
+    pairs = devicemap.pairs(spec)
+    if pairs and devicemap.form(spec) == devicemap.INLINE:
+        mapping = ",".join(f"{gpu}={nic}" for gpu, nic in pairs.items())
+        return dict(zip(RANK_VARIABLES, (mapping, f"{devicemap.UCX}:1"), strict=True))
+    return {devicemap.UCX: devicemap.for_ucx(spec)}
+
+
+def carriage(name: str | None) -> Carriage | None:
+    """How a connector travels; None for one that nothing is known of."""
+    if name == "mooncake_tcp":
+        return Carriage("tcp")
+    by_family = {"nixl": Carriage("either"), "mooncake": Carriage("rdma", tcp="mooncake_tcp")}
+    return by_family.get(family(name) or "")
 
 
 def _place_events(spec: InstanceSpec, merged: dict[str, Setting]) -> None:

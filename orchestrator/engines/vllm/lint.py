@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator.core.types import Role
-from orchestrator.engines import flags, linting
+from orchestrator.engines import devicemap, flags, linting
 from orchestrator.engines import rules as shared
 from orchestrator.engines.base import InstanceSpec, LintContext, Setting
 from orchestrator.engines.capabilities import known
@@ -17,6 +17,7 @@ from orchestrator.engines.vllm import rules
 from orchestrator.engines.vllm.command import (
     ALIASES,
     KILL_MARGIN_S,
+    RANK_VARIABLES,
     family,
     kv_transfer_config,
     lease_s,
@@ -75,8 +76,47 @@ def lint(context: LintContext) -> Sequence[Problem]:
         *_prefills(writer),
         *_killed_early(writer),
         *_spanning(writer),
+        *_devices(writer),
         *linting.unroutable(writer, _side_channel, "the address that decode fetches KV from"),
     ]
+
+
+def _devices(writer: Writer) -> Iterator[Problem]:
+    """NICs that the user names: they are there, and what belongs together is given together."""
+    for spec in one_per_pool(writer.context.specs):
+        yield from devicemap.lint_option(writer, spec, (devicemap.LIST, devicemap.INLINE))
+        if spec.options.get(devicemap.OPTION) == devicemap.INLINE and not devicemap.pairs(spec):
+            message = f"{devicemap.OPTION} inline needs the places of GPUs and NICs on the bus, one NIC a GPU"
+            yield writer.problem(
+                spec,
+                shared.BAD_OPTION,
+                message,
+                hint="write nodes[].fabric",
+                field=f"options.{devicemap.OPTION}",
+            )
+        given = {name: spec.env[name] for name in RANK_VARIABLES if name in spec.env}
+        if len(given) == 1:
+            (missing,) = set(RANK_VARIABLES) - set(given)
+            name, alone = given.popitem()
+            yield writer.problem(
+                spec,
+                shared.DEVICE_MAP,
+                f"{name} without {missing}: the engine stops at start",
+                hint="give both or neither; nodes[].fabric renders them",
+                field=f"env.{name}",
+                at=alone,
+            )
+    for spec in devicemap.per_node(writer.context.specs):
+        if kv_transfer_config(spec) is None:
+            continue
+        yield from devicemap.lint_ucx(writer, spec, family(spec.transfer) != "mooncake")
+        setting = writer.user(spec).get("kv-transfer-config")
+        config = flags.as_object(setting.value) if setting is not None else None
+        extra = (config or {}).get("kv_connector_extra_config")
+        named = extra.get("device_name") if isinstance(extra, dict) else None
+        if setting is not None and isinstance(named, str):
+            names = devicemap.split(named)
+            yield from devicemap.lint_names(writer, spec, names, "flags.kv-transfer-config", setting)
 
 
 def _owned_variables(writer: Writer) -> Iterator[Problem]:

@@ -1,0 +1,47 @@
+"""How KV travels between the hosts that there are: by RDMA where they have it, over TCP where one has not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.core.fabric import Fabric
+from orchestrator.core.types import Role
+from orchestrator.topology.inputs import Part
+from orchestrator.topology.schema import Topology
+
+HANDS_OFF = (Role.PREFILL, Role.DECODE)
+
+
+def carried(topology: Topology, parts: Sequence[Part], fabrics: Mapping[str, Fabric]) -> tuple[Part, ...]:
+    """`parts`, those that need RDMA changed to TCP where one host that they may use has none up.
+
+    Both sides of a hand-off change together, and nothing does where a pool names its transfer: whoever wrote
+    it is told (rule `no-rdma`), not overruled.
+    """
+    return tuple(replace(part, chosen_transfer=_choice(topology, part, parts, fabrics)) for part in parts)
+
+
+def _choice(
+    topology: Topology, part: Part, parts: Sequence[Part], fabrics: Mapping[str, Fabric]
+) -> str | None:
+    carriage = part.carriage
+    if part.pool.role not in HANDS_OFF or carriage is None or carriage.by != "rdma":
+        return None
+    peers = [p for p in parts if p.pool.role in HANDS_OFF and p.dialect == part.dialect and p.pool.size]
+    written = [p for p in peers if p.pool.transfer is not None or p.pool.external is not None]
+    if written or not without_rdma(topology, peers, fabrics):
+        return None
+    return carriage.tcp
+
+
+def without_rdma(topology: Topology, parts: Iterable[Part], fabrics: Mapping[str, Fabric]) -> list[str]:
+    """The nodes that `parts` may use, are known, and have no RDMA device whose link is up."""
+    names = [node.name for node in topology.hosts]
+    may = {
+        name
+        for part in parts
+        if part.pool.external is None
+        for name in ([pin.node for pin in part.pool.pin] if part.pool.pin else part.pool.nodes or names)
+    }
+    return [name for name in names if name in may and name in fabrics and not fabrics[name].active_nics]
