@@ -167,7 +167,7 @@ def _down(inputs: Inputs, wired: Wired) -> Iterator[Problem]:
                 wired,
                 rules.NIC_DOWN,
                 f"the link of {_names(dead)}, nearest to GPU {gpu.index} of {wired.node}, is "
-                f"{dead[0].state}: {_names(nics)} carries it along, at {share:.0%} of its bandwidth for each: "
+                f"{dead[0].state}: {_names(nics)} carries it too, at {share:.0%} of its bandwidth for each: "
                 f"{against(inputs, wired.part, share)}",
             )
 
@@ -186,7 +186,8 @@ def _idle(inputs: Inputs, wired: Sequence[Wired]) -> Iterator[Problem]:
         per_gpu = inputs.topology.hosts[int(here[0].place[1])].nics_per_gpu
         fabric = here[0].fabric
         gpus = sorted({gpu.index for one in here for gpu, _ in one.used()})
-        used = {nic.name for one in here for _, nics in one.used() for nic in nics}
+        nics = {nic for one in here for _, found in one.used() for nic in found}
+        used = {nic.name for nic in nics}
         near = {nic for pick in nic_map(fabric, gpus, per_gpu) for nic in pick.nics}
         idle: list[str] = sorted(near - used, key=natural)
         if idle and len(used) < len(near):
@@ -194,8 +195,8 @@ def _idle(inputs: Inputs, wired: Sequence[Wired]) -> Iterator[Problem]:
                 inputs,
                 here[0],
                 rules.IDLE_NICS,
-                f"of {len(near)} NICs near the GPUs of {name}, {len(used)} {'is' if len(used) == 1 else 'are'} "
-                f"used, {_listed(idle)} not: "
+                f"of {len(near)} NICs near the GPUs of {name}, {_names(nics)} alone "
+                f"{'is' if len(used) == 1 else 'are'} used, {_listed(idle)} not: "
                 f"{against(inputs, here[0].part, len(used) / len(near))}",
                 hint=f"nics: {_pairs({p.gpu: ', '.join(p.nics) for p in nic_map(fabric, gpus)})}",
             )

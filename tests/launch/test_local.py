@@ -218,3 +218,13 @@ def test_the_plan_s_path_counts_for_the_program(bench: Any, launcher: LocalLaunc
 
 def test_the_table_is_all_that_lives() -> None:
     assert os.getpid() in Table.take().stats
+
+
+async def test_files_of_a_unit_are_written_before_every_start(bench: Any, launcher: LocalLauncher) -> None:
+    path = bench.state.root / "files" / "p0.0.nics.json"
+    read = script(bench, f"print(open({str(path)!r}).read())", files={str(path): '{"0":"mlx5_0"}'})
+    assert read.files
+    assert await over(launcher.start(read, 1)) == 0
+    path.write_text("meddled with")
+    assert await over(launcher.start(read, 2)) == 0
+    assert bench.log("p0").count('{"0":"mlx5_0"}') == 2

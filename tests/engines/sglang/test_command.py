@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.types import Role
-from orchestrator.engines.base import Encoders, InstanceSpec, PortNeed, Shape
+from orchestrator.engines.base import Carriage, Encoders, InstanceSpec, Near, PortNeed, Shape
 from orchestrator.engines.capabilities import shipped
 from orchestrator.engines.sglang import SGLang
 
@@ -109,6 +109,74 @@ def test_case_8_nics_go_where_the_backend_reads_them(spec: Spec) -> None:
     assert env(nixl)["UCX_NET_DEVICES"] == "mlx5_0:1,mlx5_1:1"
     assert "--disaggregation-ib-device" not in line(tcp)
     assert env(tcp)["MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER"] == "65535"
+
+
+NEAR = tuple(Near((f"mlx5_{i}",), f"0000:0{i}:00.0", (f"0000:1{i}:00.0",)) for i in (4, 5))
+TWO = {
+    "ports": PORTS,
+    "devices": (4, 5),
+    "nics": ("mlx5_4", "mlx5_5"),
+    "near": NEAR,
+    "folder": "/state/files",
+}
+
+
+def flag(made: InstanceSpec, name: str) -> str | None:
+    words = line(made)
+    return words[words.index(name) + 1] if name in words else None
+
+
+def test_case_8_each_gpu_has_its_own_nics_in_the_form_that_is_needed(spec: Spec) -> None:
+    ib = "--disaggregation-ib-device"
+    assert flag(spec(**TWO), ib) == '{"0":"mlx5_4","1":"mlx5_5"}'
+    assert env(spec(**TWO))["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert flag(spec(**TWO, options={"device_map": "list"}), ib) == "mlx5_4,mlx5_5"
+    alike = {**TWO, "near": (NEAR[0],) * 2, "nics": ("mlx5_4",)}
+    assert flag(spec(**alike), ib) == "mlx5_4"
+    assert flag(spec(**alike, options={"device_map": "inline"}), ib) == '{"0":"mlx5_4","1":"mlx5_4"}'
+    assert flag(spec(**{**TWO, "near": ()}), ib) == "mlx5_4,mlx5_5"
+
+
+def test_case_8_a_device_map_as_a_file_comes_with_it(spec: Spec) -> None:
+    made = spec(**TWO, options={"device_map": "file"})
+    path = "/state/files/prefill-0.0.nics.json"
+    assert flag(made, "--disaggregation-ib-device") == path
+    assert SGLang().command(made).files == {path: '{"0":"mlx5_4","1":"mlx5_5"}'}
+    assert SGLang().command(spec(**TWO)).files == {}
+    own = spec(**TWO, options={"device_map": "file"}, flags={"disaggregation-ib-device": "mlx5_4"})
+    assert SGLang().command(own).files == {}
+
+
+def test_case_8_nixl_binds_each_rank_where_the_version_can(spec: Spec) -> None:
+    ib = "--disaggregation-ib-device"
+    for version, binds in ((None, True), ("0.5.23", True), ("0.6.0.post1", True), ("0.5.22", False)):
+        made = spec(**TWO, transfer="nixl", version=version)
+        assert (flag(made, ib) is not None) is binds
+        assert env(made).get("UCX_NET_DEVICES") == (None if binds else "mlx5_4:1,mlx5_5:1")
+    listed = spec(**TWO, transfer="nixl", options={"device_map": "list"})
+    assert env(listed)["UCX_NET_DEVICES"] == "mlx5_4:1,mlx5_5:1"
+
+
+def test_case_8_what_the_user_names_for_nixl_is_not_undone(spec: Spec) -> None:
+    by_env = spec(**TWO, transfer="nixl", env={"UCX_NET_DEVICES": "mlx5_9:1"})
+    assert flag(by_env, "--disaggregation-ib-device") is None
+    assert env(by_env)["UCX_NET_DEVICES"] == "mlx5_9:1"
+    by_flag = spec(**{**TWO, "near": ()}, transfer="nixl", flags={"disaggregation-ib-device": "mlx5_9"})
+    assert flag(by_flag, "--disaggregation-ib-device") == "mlx5_9"
+    assert "UCX_NET_DEVICES" not in env(by_flag)
+
+
+def test_case_12_nixl_over_tcp_uses_the_interface_of_its_address(spec: Spec) -> None:
+    assert env(spec(ports=PORTS, transfer="nixl", interface="ens3"))["UCX_NET_DEVICES"] == "ens3"
+    assert "UCX_NET_DEVICES" not in env(spec(ports=PORTS, transfer="mooncake_tcp", interface="ens3"))
+
+
+def test_how_each_transfer_travels() -> None:
+    told = {name: SGLang().carriage(name) for name in (None, "mooncake", "mooncake_tcp", "nixl", "mori")}
+    assert told[None] == told["mooncake"] == Carriage("rdma", tcp="mooncake_tcp")
+    assert told["mooncake_tcp"] == Carriage("tcp")
+    assert told["nixl"] == Carriage("either")
+    assert told["mori"] is None
 
 
 def test_the_users_settings_win_and_keep_their_origin(spec: Spec) -> None:

@@ -163,3 +163,79 @@ def test_the_plan_decides_who_has_encoders(spec: Spec, lint_of: Lint) -> None:
     assert sorted(rules(lint_of(SGLang(), bad))) == ["planned-flag", "role-contradiction"]
     bad = spec(Role.UNIFIED, flags={"language-only": False}, encoders=ENCODERS)
     assert rules(lint_of(SGLang(), bad)) == ["role-contradiction", HAZARD]
+
+
+NODE = {"node": "h1", "node_nics": {"mlx5_0": "ACTIVE", "mlx5_1": "DOWN"}, "devices": (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule", "says"),
+    [
+        (
+            {"flags": {"disaggregation-ib-device": "mlx5_0,mlx5_7"}},
+            "nic-missing",
+            "h1 has no RDMA device mlx5_7",
+        ),
+        ({"flags": {"disaggregation-ib-device": "mlx5_1"}}, "nic-missing", "the link of mlx5_1 on node h1"),
+        (
+            {"flags": {"disaggregation-ib-device": {"0": ["mlx5_0"], "1": "mlx5_0"}}},
+            "device-map",
+            "the devices of GPU 0 must be one text",
+        ),
+        ({"flags": {"disaggregation-ib-device": {"0": "mlx5_0"}}}, "device-map", "no devices for GPU 1"),
+        ({"flags": {"disaggregation-ib-device": '{"4":"mlx5_0","5":"mlx5_0"}'}}, "device-map", "GPU 0, 1"),
+        ({"flags": {"disaggregation-ib-device": {"gpu0": "mlx5_0"}}}, "device-map", "'gpu0' is no GPU"),
+        ({"flags": {"disaggregation-ib-device": 5}}, "device-map", "5 is neither"),
+        (
+            {"flags": {"disaggregation-ib-device": "mlx5_0"}, "transfer": "mooncake_tcp"},
+            "ineffective-flag",
+            "ignored over TCP",
+        ),
+        (
+            {
+                "flags": {"disaggregation-ib-device": "mlx5_0"},
+                "env": {"UCX_NET_DEVICES": "mlx5_0:1"},
+                "transfer": "nixl",
+            },
+            "device-map",
+            "the engine then ignores --disaggregation-ib-device",
+        ),
+        (
+            {"flags": {"disaggregation-ib-device": "mlx5_0:1"}, "transfer": "nixl"},
+            "device-map",
+            "names without a port",
+        ),
+        ({"env": {"UCX_NET_DEVICES": "mlx5_7:1"}, "transfer": "nixl"}, "nic-missing", "mlx5_7"),
+        ({"env": {"UCX_NET_DEVICES": "mlx5_0:1"}}, "ineffective-flag", "not read by transfer"),
+        ({"options": {"device_map": "table"}}, "bad-option", "list or inline or file, not 'table'"),
+        ({"options": {"device_map": "inline"}}, "bad-option", "needs NICs for every GPU"),
+    ],
+)
+def test_case_9_nics_named_by_hand(
+    spec: Spec, lint_of: Lint, fields: dict[str, Any], rule: str, says: str
+) -> None:
+    found = lint_of(SGLang(), spec(**NODE, **fields))
+    assert any(f.startswith(f"{rule}: ") and says in f for f in found), found
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"flags": {"disaggregation-ib-device": {"0": "mlx5_0", "1": "mlx5_0"}}},
+        {"flags": {"disaggregation-ib-device": "/etc/nics.json"}},
+        {"flags": {"disaggregation-ib-device": None}},
+        {"env": {"UCX_NET_DEVICES": "ens3"}, "transfer": "nixl"},
+        {"env": {"UCX_NET_DEVICES": None}},
+        {"options": {"device_map": "inline"}, "nics": ("mlx5_0",)},
+    ],
+)
+def test_case_9_nics_named_rightly(spec: Spec, lint_of: Lint, fields: dict[str, Any]) -> None:
+    assert lint_of(SGLang(), spec(**NODE, **fields)) == []
+
+
+def test_case_9_a_name_that_one_host_of_a_pool_lacks(spec: Spec, lint_of: Lint) -> None:
+    flags = {"disaggregation-ib-device": "mlx5_0"}
+    here = spec(**NODE, flags=flags)
+    there = spec(**{**NODE, "node": "h2", "node_nics": {"mlx5_4": "ACTIVE"}}, flags=flags, name="prefill-1")
+    (found,) = lint_of(SGLang(), here, there)
+    assert found == "nic-missing: node h2 has no RDMA device mlx5_0, which prefill-1 would use"

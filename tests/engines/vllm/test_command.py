@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from orchestrator.core.types import Role
-from orchestrator.engines.base import InstanceSpec, Shape
+from orchestrator.engines.base import Carriage, InstanceSpec, Near, Shape
 from orchestrator.engines.capabilities import shipped
 from orchestrator.engines.vllm import VLLM
 
@@ -159,3 +159,48 @@ def test_no_flag_is_rendered_that_the_engine_does_not_know(spec: Spec) -> None:
         )
         rendered = {word.removeprefix("--") for word in line(made) if word.startswith("--")}
         assert rendered <= shipped("orchestrator.engines.vllm")[-1].names()
+
+
+NEAR = tuple(Near((f"mlx5_{i}",), f"0000:0{i}:00.0", (f"0000:1{i}:00.0",)) for i in (4, 5))
+TWO = {"ports": PORTS, "devices": (4, 5), "nics": ("mlx5_4", "mlx5_5"), "near": NEAR}
+
+
+def test_case_8_nixl_ranks_find_their_own_nic_by_its_place_on_the_bus(spec: Spec) -> None:
+    made = env(spec(**TWO))
+    assert made["VLLM_GPU_NIC_PCIE_MAPPING"] == "0000:04:00.0=0000:14:00.0,0000:05:00.0=0000:15:00.0"
+    assert made["VLLM_NIC_SELECTION_VARS"] == "UCX_NET_DEVICES:1"
+    assert made["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    # The engine would put its own in front of it.
+    assert "UCX_NET_DEVICES" not in made
+
+
+def test_case_8_nixl_has_one_list_where_places_are_not_known_or_not_needed(spec: Spec) -> None:
+    unknown = spec(**{**TWO, "near": tuple(Near(n.names) for n in NEAR)})
+    for made in (unknown, spec(**TWO, options={"device_map": "list"}), spec(**{**TWO, "near": ()})):
+        assert env(made)["UCX_NET_DEVICES"] == "mlx5_4:1,mlx5_5:1"
+        assert "VLLM_GPU_NIC_PCIE_MAPPING" not in env(made)
+
+
+@pytest.mark.parametrize("name", ["UCX_NET_DEVICES", "VLLM_GPU_NIC_PCIE_MAPPING"])
+def test_case_8_what_the_user_names_is_not_added_to(spec: Spec, name: str) -> None:
+    made = env(spec(**TWO, env={name: "mine"}))
+    assert {k: v for k, v in made.items() if "NIC_" in k or "UCX" in k} == {name: "mine"}
+
+
+def test_case_8_mooncake_is_told_in_its_config(spec: Spec) -> None:
+    extra = transfer(spec(**TWO, transfer="mooncake"))["kv_connector_extra_config"]
+    assert extra == {"device_name": "mlx5_4,mlx5_5"}
+    assert "UCX_NET_DEVICES" not in env(spec(**TWO, transfer="mooncake"))
+    tcp = transfer(spec(**TWO, transfer="mooncake_tcp"))["kv_connector_extra_config"]
+    assert tcp == {"mooncake_protocol": "tcp"}
+
+
+def test_case_12_nixl_over_tcp_uses_the_interface_of_its_address(spec: Spec) -> None:
+    assert env(spec(ports=PORTS, interface="ens3"))["UCX_NET_DEVICES"] == "ens3"
+
+
+def test_how_each_transfer_travels() -> None:
+    assert VLLM().carriage(None) == VLLM().carriage("nixl") == Carriage("either")
+    assert VLLM().carriage("mooncake") == Carriage("rdma", tcp="mooncake_tcp")
+    assert VLLM().carriage("mooncake_tcp") == Carriage("tcp")
+    assert VLLM().carriage("lmcache") is None

@@ -95,3 +95,31 @@ def test_case_1_one_host_may_use_its_loopback(spec: Spec, lint_of: Lint) -> None
 def test_equal_settings_of_both_sides_are_fine(spec: Spec, lint_of: Lint) -> None:
     flags = {"block-size": 64, "dtype": "float32", "no-enable-prefix-caching": True}
     assert lint_of(VLLM(), spec(Role.PREFILL, flags=flags), spec(Role.DECODE, flags=flags)) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule", "says"),
+    [
+        ({"env": {"VLLM_NIC_SELECTION_VARS": "UCX_NET_DEVICES:1"}}, "device-map", "without VLLM_GPU_NIC"),
+        ({"env": {"UCX_NET_DEVICES": "mlx5_0:1,mlx5_7:1"}}, "nic-missing", "mlx5_7"),
+        ({"env": {"UCX_NET_DEVICES": "mlx5_0:1"}, "transfer": "mooncake"}, "ineffective-flag", "not read by"),
+        (
+            {
+                "flags": {
+                    "kv-transfer-config": {"kv_connector_extra_config": {"device_name": "mlx5_0, mlx5_7"}}
+                },
+                "transfer": "mooncake",
+            },
+            "nic-missing",
+            "mlx5_7",
+        ),
+        ({"options": {"device_map": "file"}}, "bad-option", "list or inline"),
+        ({"options": {"device_map": "inline"}, "nics": ("mlx5_0",)}, "bad-option", "places of GPUs and NICs"),
+    ],
+)
+def test_case_9_nics_named_by_hand(
+    spec: Spec, lint_of: Lint, fields: dict[str, Any], rule: str, says: str
+) -> None:
+    node = {"node": "h1", "node_nics": {"mlx5_0": "ACTIVE"}, "devices": (0,)}
+    found = lint_of(VLLM(), spec(**node, **fields))
+    assert any(f.startswith(f"{rule}: ") and says in f for f in found), found
