@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from orchestrator.core.frozen import frozen
+from orchestrator.core.transfer import KvShape
 from orchestrator.core.types import Endpoint, LegKind, Load, PathKind, Role
 from orchestrator.engines.wiring import Carriage as Carriage
 from orchestrator.engines.wiring import Encoders as Encoders
@@ -75,6 +76,8 @@ class InstanceSpec:
     """Where files made for this instance are put before it starts."""
     encoders: Encoders | None = None
     """Who encodes images for the deployment, if anybody does; None for an encode instance itself."""
+    patience_s: float = 300.0
+    """Longest that the router waits for a leg of a hand-off."""
     rank: int = 0
     """Which of the instance's `shape.nnodes` processes this is: one runs on each node it spans. `address`,
     `bind`, `devices`, `nics` and `env` are those of the process's own node, and so are `ports`, but for those
@@ -231,6 +234,10 @@ class LintContext:
     specs: tuple[InstanceSpec, ...]
     origins: Mapping[str, tuple[str | None, int | None]] = field(default_factory=dict)
     """Pool name to (file, line) of its declaration, for the findings."""
+    kv: KvShape | None = None
+    """What the model's KV takes, where that is known."""
+    connect_s: float = 2.0
+    """How long the router tries to connect to an engine."""
 
 
 class Engine(Protocol):

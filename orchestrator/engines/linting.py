@@ -10,6 +10,7 @@ from orchestrator.core.rules import Rule
 from orchestrator.core.types import Role
 from orchestrator.engines import flags, rules
 from orchestrator.engines.base import InstanceSpec, LintContext, Setting
+from orchestrator.engines.capabilities import Known
 from orchestrator.errors import Problem
 
 _WHERE = re.compile(r"(?P<file>\S+\.ya?ml):(?P<line>\d+)")
@@ -22,6 +23,7 @@ class Writer:
 
     context: LintContext
     aliases: Mapping[str, str]
+    tables: Callable[[str | None], Known] | None = None
 
     def user(self, spec: InstanceSpec) -> dict[str, Setting]:
         """The user's flags under their plain names."""
@@ -31,6 +33,14 @@ class Writer:
         """The value of the user's flag `name`, or None."""
         setting = self.user(spec).get(name)
         return None if setting is None else setting.value
+
+    def value(self, spec: InstanceSpec, name: str) -> object:
+        """What the flag `name` is: the user's value, else the version's default, as far as it is known."""
+        given = self.flag(spec, name)
+        if given is not None or self.tables is None:
+            return given
+        flag = self.tables(spec.version).table.flags.get(name)
+        return None if flag is None else flag.default
 
     def problem(
         self,
@@ -86,14 +96,14 @@ def disagreements(
     for prefill, decode in sides(writer.context.specs):
         for name, (rule, why) in names.items():
             ours, theirs = value(prefill, name), value(decode, name)
-            if ours != theirs:
+            if _plain(ours) != _plain(theirs):
                 yield writer.problem(
                     decode,
                     rule,
                     f"{name} is {_shown(theirs)} here and {_shown(ours)} in {prefill.pool}: {why}",
                     hint=f"give both pools the same {name}",
-                    field="flags",
-                    at=writer.user(decode).get(name) or writer.user(prefill).get(name),
+                    field="env" if value is variable else "flags",
+                    at=_setting(writer, decode, name) or _setting(writer, prefill, name),
                 )
 
 
@@ -138,6 +148,39 @@ def unroutable(
                 hint="give the node its routable address: nodes[].address",
                 at=setting,
             )
+
+
+def impatient(writer: Writer, spec: InstanceSpec, name: str, setting: Setting) -> Problem:
+    """The finding for a time-out variable of an engine's that ends before the router's patience does."""
+    return writer.problem(
+        spec,
+        rules.TIMEOUT_ORDER,
+        f"{name} {setting.value} is not above the {spec.patience_s:g} s that the router waits: the engine "
+        "gives up first",
+        hint="leave it out, or shorten router.timeouts.prefill and first_token",
+        field=f"env.{name}",
+        at=setting,
+    )
+
+
+def variable(spec: InstanceSpec, name: str) -> object:
+    """The value of an environment variable, or None."""
+    setting = spec.env.get(name)
+    return None if setting is None else setting.value
+
+
+def _setting(writer: Writer, spec: InstanceSpec, name: str) -> Setting | None:
+    return writer.user(spec).get(name) or spec.env.get(name)
+
+
+def is_on(value: object) -> bool:
+    """Whether an engine takes the value of a variable, or of a bare flag, for on."""
+    return value is True or str(value).lower() in ("1", "true", "yes", "on", "y")
+
+
+def _plain(value: object) -> object:
+    """A value as a command line would have it: 64 and "64" are one, and so are nothing and false."""
+    return None if value is None or value is False else str(value)
 
 
 def _shown(value: object) -> str:

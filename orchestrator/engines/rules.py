@@ -119,11 +119,37 @@ PROMPT_RENDERING = Rule(
     "Decode goes on from KV of another prompt, and answers nonsense.",
     "Give both pools the same.",
 )
+CONTEXT_LENGTH = Rule(
+    "context-length",
+    "Prefill and decode take prompts of different lengths.",
+    "What one side takes the other refuses, after the work is done.",
+    "Give both pools the same.",
+    WARN,
+    running=True,
+)
+HASH_SEED = Rule(
+    "hash-seed",
+    "Prefill and decode hash the blocks of a prompt differently: another algorithm, or another seed.",
+    "One prompt has two names: what one side tells of its cache is not found at the other.",
+    "Give both pools the same algorithm and the same `PYTHONHASHSEED`, or neither a seed.",
+)
+KV_LAYOUT = Rule(
+    "kv-layout",
+    "Prefill and decode lay KV out differently in memory.",
+    "The engines refuse each other's KV.",
+    "Give both pools the same.",
+)
 PIPELINE_SIZE = Rule(
     "pipeline-size",
     "The pipeline of decode does not fit that of prefill.",
     "The ranks of the two sides do not find each other.",
     "Give decode `pp: 1`, or the `pp` of prefill.",
+)
+ILLEGAL_TP = Rule(
+    "illegal-tp",
+    "Tensor or context parallelism that this model, or this pair of sizes, cannot have with this transfer.",
+    "The engine refuses to start, or every transfer fails.",
+    "Sizes of which one divides the other, and by which the model's KV heads can be shared out.",
 )
 UNEQUAL_TP = Rule(
     "unequal-tp",
@@ -144,6 +170,13 @@ SPANNING_DP = Rule(
     "instance on one node, vLLM wants equally many on each.",
     "The engine does not start.",
     "Instances with `dp: 1`, or a `dp` that the number of nodes divides (vLLM).",
+)
+TIMEOUT_ORDER = Rule(
+    "timeout-order",
+    "An engine gives a hand-off up before the router's own deadline.",
+    "The client gets an engine's error in place of the router's 504, and the other side waits on.",
+    "Leave the engine's time-out to the plan, or shorten `router.timeouts.prefill` and `first_token`.",
+    WARN,
 )
 UNROUTABLE_ADDRESS = Rule(
     "unroutable-address",
@@ -174,6 +207,9 @@ PAIRS: tuple[Rule, ...] = (
     MODEL_MISMATCH,
     ENGINE_VERSION,
     PROMPT_RENDERING,
+    CONTEXT_LENGTH,
+    HASH_SEED,
+    KV_LAYOUT,
     PIPELINE_SIZE,
 )
 """Those that hold a prefill pool and a decode pool against each other."""

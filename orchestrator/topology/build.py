@@ -153,6 +153,7 @@ def _base_spec(inputs: Inputs, part: Part, index: int, name: str) -> InstanceSpe
         revision=topology.model.revision,
         vocab_size=inputs.vocab_size,
         drain_s=part.profile.drain_s if pool.drain_timeout is None else pool.drain_timeout,
+        patience_s=max(topology.router.timeouts.prefill, topology.router.timeouts.first_token),
     )
 
 

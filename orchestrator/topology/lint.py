@@ -10,11 +10,13 @@ from typing import Any
 from orchestrator.core.address import is_loopback, is_wildcard
 from orchestrator.core.types import Role
 from orchestrator.engines.base import InstanceSpec, LintContext
+from orchestrator.engines.rules import TRANSFER_MISMATCH
 from orchestrator.errors import Problem
 from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.lint_nodes import racks, shared_hosts, spans
 from orchestrator.topology.lint_slo import class_pools, classes, promises, waits
+from orchestrator.topology.rulebook import rules_of
 from orchestrator.topology.source import Place
 from orchestrator.topology.values import REFERENCE
 
@@ -35,6 +37,8 @@ def lint_engines(inputs: Inputs, specs: Mapping[str, Sequence[InstanceSpec]]) ->
         context = LintContext(
             specs=tuple(spec for part in launched for spec in specs[part.name]),
             origins={p.name: (inputs.source.name, inputs.source.line(p.place)) for p in parts},
+            kv=inputs.kv,
+            connect_s=inputs.topology.router.timeouts.connect,
         )
         found += [_located(inputs, problem) for problem in parts[0].adapter.lint(context)]
     return found
@@ -98,7 +102,12 @@ def one_protocol(inputs: Inputs) -> Iterator[Problem]:
                 "KV cannot be handed off between them"
             )
             yield inputs.source.problem((*part.place, "engine"), message, rule=rules.ONE_PROTOCOL)
-        elif part.transfer != first.transfer and part.pool.external is None and first.pool.external is None:
+        elif (
+            part.transfer != first.transfer
+            and part.pool.external is None
+            and first.pool.external is None
+            and TRANSFER_MISMATCH not in rules_of(part.adapter)  # it knows the defaults, and says it itself
+        ):
             message = (
                 f"transfers KV by {part.transfer or 'the default'}, "
                 f"pool {first.name} by {first.transfer or 'the default'}"

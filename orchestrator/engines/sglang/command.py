@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 
 from orchestrator.core.address import join_host_port
 from orchestrator.core.types import Role
@@ -27,9 +28,9 @@ DEFAULT_ENCODER_TRANSFER = "zmq_to_scheduler"
 
 ENCODER_TRANSFERS = ("zmq_to_scheduler", "zmq_to_tokenizer", "mooncake", "auto")
 
-HANDOFF_TIMEOUT_S = 300
-"""Seconds P waits for D's memory, and D for P's KV. The engine's defaults, rendered so that a plan shows
-them; both count from the request's arrival, so they must cover the queue and the longest prefill."""
+HANDOFF_MARGIN_S = 30
+"""Seconds that P waits for D's memory, and D for P's KV, beyond the router's own deadlines: the router gives
+up first, and tells both. Both count from the request's arrival (the engine's defaults are 300 s)."""
 
 DIST_PORTS = 14
 """Ports from --dist-init-addr on: torch's own, six derived ones, and the DP handshake at +13."""
@@ -122,6 +123,11 @@ def has_encoders(spec: InstanceSpec) -> bool:
     return spec.encoders is not None and spec.role in _COMPUTES_PROMPTS
 
 
+def handoff_timeout_s(spec: InstanceSpec) -> int:
+    """Whole seconds, as the engine reads them."""
+    return ceil(spec.patience_s) + HANDOFF_MARGIN_S
+
+
 def _flags(spec: InstanceSpec) -> flags.Settings:
     own, role, shape = flags.Settings(), f"role {spec.role.value}", spec.shape
     own.put("plan", model_path=spec.model_path, served_model_name=spec.served_name)
@@ -207,7 +213,7 @@ def _env(spec: InstanceSpec) -> flags.Settings:
         own.env("plan", {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.devices))})
     if spec.role in _MODES:
         names = ("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")
-        own.env(f"role {spec.role.value}", dict.fromkeys(names, HANDOFF_TIMEOUT_S))
+        own.env(f"role {spec.role.value}", dict.fromkeys(names, handoff_timeout_s(spec)))
         if transfer(spec) == "mooncake_tcp":
             # Unequal TP sends a slice per token; over 1024 queued ones fail the transfer and
             # blacklist the peer. 65535 is the largest value that Mooncake accepts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from orchestrator.core.rules import WARN
 from orchestrator.core.types import Role
 from orchestrator.engines import devicemap, flags, linting
 from orchestrator.engines import rules as shared
@@ -22,6 +23,7 @@ from orchestrator.engines.sglang.command import (
     transfer,
 )
 from orchestrator.engines.sglang.media import UNCHECKED
+from orchestrator.engines.sglang.pairing import alone, pairing
 from orchestrator.errors import Problem
 
 _OWNED = {
@@ -62,6 +64,23 @@ _PAIRED = {
         "one side checks what the other does not send",
     ),
 }
+_RENDERED = "the two sides would make different prompts of one request"
+_PAIRED |= dict.fromkeys(
+    (
+        "chat-template",
+        "completion-template",
+        "tokenizer-path",
+        "tokenizer-mode",
+        "default-chat-template-kwargs",
+    ),
+    (shared.PROMPT_RENDERING, _RENDERED),
+)
+_PAIRED["context-length"] = (shared.CONTEXT_LENGTH, "what one side takes the other refuses")
+_PAIRED["dsv4-attn-backend"] = (shared.KV_LAYOUT, "KV has another layout with each")
+_PAIRED_ENV = {
+    "PYTHONHASHSEED": (shared.HASH_SEED, "blocks get other names"),
+    "SGLANG_DSV4_KV_LAYOUT": (shared.KV_LAYOUT, "KV has another layout with each"),
+}
 PREFIXES = {"SGLANG_": True, "SGL_": True, "MC_": False}
 """Of variables: those whose names are looked up, and whether they are the engine's own."""
 
@@ -71,13 +90,17 @@ _SECONDS = ("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "SGLANG_DISAGGREGATION_WA
 
 def lint(context: LintContext) -> Sequence[Problem]:
     """Every finding, errors and warnings."""
-    writer = Writer(context, ALIASES)
+    tables = partial(known, __package__)
+    writer = Writer(context, ALIASES, tables)
     return [
         *linting.owned(writer, _OWNED),
-        *against_table(writer, partial(known, __package__), PREFIXES),
+        *against_table(writer, tables, PREFIXES),
         *_contradictions(writer),
-        *linting.disagreements(writer, _PAIRED, writer.flag),
+        *linting.disagreements(writer, _PAIRED, writer.value),
+        *linting.disagreements(writer, _PAIRED_ENV, linting.variable),
         *_pairs(writer),
+        *pairing(writer),
+        *alone(writer),
         *_encoders(writer),
         *_ineffective(writer),
         *_durations(writer),
@@ -136,15 +159,13 @@ def _pairs(writer: Writer) -> Iterator[Problem]:
                 f"{prefill.pool} has pp {prefill.shape.pp}",
                 field="pp",
             )
-        staging = all("SGLANG_DISAGG_STAGING_BUFFER" in spec.env for spec in (prefill, decode))
-        if prefill.shape.tp != decode.shape.tp and not staging:
+        if None not in (prefill.version, decode.version) and prefill.version != decode.version:
             yield writer.problem(
                 decode,
-                shared.UNEQUAL_TP,
-                f"tp {decode.shape.tp} here, {prefill.shape.tp} in {prefill.pool}: KV is cut into a slice "
-                "per token, measured at 10 to 52 % more TTFT (models with MLA excepted)",
-                hint="equal tp, or SGLANG_DISAGG_STAGING_BUFFER: 1 on both sides (CUDA, not with MLA)",
-                field="tp",
+                shared.ENGINE_VERSION,
+                f"version {decode.version} here and {prefill.version} in {prefill.pool}",
+                hint="run both pools from one environment",
+                severity=WARN,
             )
 
 
@@ -280,7 +301,9 @@ def _durations(writer: Writer) -> Iterator[Problem]:
     for spec in one_per_pool(writer.context.specs):
         for name in _SECONDS:
             setting = spec.env.get(name)
-            if setting is not None and not str(setting.value).isdigit():
+            if setting is None or setting.value is None:
+                continue
+            if not str(setting.value).isdigit():
                 yield writer.problem(
                     spec,
                     rules.BAD_DURATION,
@@ -289,6 +312,8 @@ def _durations(writer: Writer) -> Iterator[Problem]:
                     field=f"env.{name}",
                     at=setting,
                 )
+            elif spec.role in _HANDS_OFF and int(str(setting.value)) <= spec.patience_s:
+                yield linting.impatient(writer, spec, name, setting)
 
 
 def _spanning(writer: Writer) -> Iterator[Problem]:

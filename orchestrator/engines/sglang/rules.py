@@ -6,9 +6,36 @@ from orchestrator.core.rules import WARN, Rule
 
 ALLOCATION_POLICY = Rule(
     "allocation-policy",
-    "`disaggregation-decode-allocation-policy` differs between prefill and decode.",
-    "Every request fails with an allocation policy mismatch.",
+    "`disaggregation-decode-allocation-policy` differs between prefill and decode, or `prefill_complete` is "
+    "asked for with something that it does not go with.",
+    "Every request fails with an allocation policy mismatch, or the engine refuses to start.",
     "Give both pools the same, or leave it out.",
+)
+STAGING_BUFFER = Rule(
+    "staging-buffer",
+    "`SGLANG_DISAGG_STAGING_BUFFER` where it does not work: with MLA, without CUDA, at one side only, over a "
+    "transfer other than Mooncake or NIXL, or with a chunk size that is no multiple of the page size.",
+    "The engine refuses to start, or the two sides wait for each other.",
+    "It is for unequal `tp` of models without MLA, in both pools; remove it everywhere else.",
+)
+TCP_LANE_QUEUE = Rule(
+    "tcp-lane-queue",
+    "Unequal `tp` over Mooncake's TCP, and `MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER` is not 65535.",
+    "KV goes as a slice per token; more than 1024 in the queue fail the transfer, and shut the peer out for "
+    "30 s.",
+    "Leave the variable to the plan, which sets 65535: the largest value that Mooncake takes.",
+)
+ROLE_SWITCH = Rule(
+    "role-switch",
+    "`--enable-pd-role-switch` beside something that a switch of roles does not rebuild.",
+    "The engine refuses to start.",
+    "Remove what the finding names, or the switch.",
+)
+DECODE_RADIX_CACHE = Rule(
+    "decode-radix-cache",
+    "A prefix cache on decode that does not go with the pool's other flags, or seems to be on and is off.",
+    "The engine refuses to start, or decode fetches KV that it had.",
+    "`disaggregation-decode-enable-radix-cache: true` is what turns it on; remove what the finding names.",
 )
 KV_CHECKSUM = Rule(
     "kv-checksum",

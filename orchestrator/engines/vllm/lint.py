@@ -23,6 +23,7 @@ from orchestrator.engines.vllm.command import (
     lease_s,
     shutdown_timeout_s,
 )
+from orchestrator.engines.vllm.pairing import pairing
 from orchestrator.errors import Problem
 
 _OWNED = {
@@ -59,20 +60,34 @@ _PAIRED = {
     "attention-backend": (rules.COMPATIBILITY_HASH, _HASHED),
     "speculative-config": (rules.COMPATIBILITY_HASH, _HASHED),
     "disable-hybrid-kv-cache-manager": (rules.COMPATIBILITY_HASH, _HASHED),
-    "chat-template": (shared.PROMPT_RENDERING, "the two sides would render different prompts"),
+    "hf-overrides": (rules.COMPATIBILITY_HASH, _HASHED),
+    "max-model-len": (shared.CONTEXT_LENGTH, "what one side takes the other refuses"),
+    "prefix-caching-hash-algo": (shared.HASH_SEED, "blocks get other names"),
 }
+_RENDERED = "the two sides would make different prompts of one request"
+_PAIRED |= dict.fromkeys(
+    (
+        *("chat-template", "chat-template-content-format", "default-chat-template-kwargs"),
+        *("tokenizer", "tokenizer-mode", "tokenizer-revision"),
+    ),
+    (shared.PROMPT_RENDERING, _RENDERED),
+)
+_PAIRED_ENV = {"PYTHONHASHSEED": (shared.HASH_SEED, "blocks get other names")}
 
 
 def lint(context: LintContext) -> Sequence[Problem]:
     """Every finding, errors and warnings."""
-    writer = Writer(context, ALIASES)
+    tables = partial(known, __package__)
+    writer = Writer(context, ALIASES, tables)
     return [
         *linting.owned(writer, _OWNED),
-        *against_table(writer, partial(known, __package__), PREFIXES),
+        *against_table(writer, tables, PREFIXES),
         *_owned_variables(writer),
         *_contradictions(writer),
-        *linting.disagreements(writer, _PAIRED, writer.flag),
+        *linting.disagreements(writer, _PAIRED, writer.value),
+        *linting.disagreements(writer, _PAIRED_ENV, linting.variable),
         *_pairs(writer),
+        *pairing(writer),
         *_prefills(writer),
         *_killed_early(writer),
         *_spanning(writer),

@@ -18,6 +18,19 @@ DRAIN_BELOW_LEASE = Rule(
     "Raise `drain_timeout`, or shorten `kv_lease_duration`.",
     WARN,
 )
+SHORT_LEASE = Rule(
+    "short-lease",
+    "The lease on a prefill's KV is no longer than decode may take to come for it.",
+    "The KV is given to another prompt before decode reads it: answers come from the wrong KV.",
+    "Raise `kv_lease_duration`, or shorten `router.timeouts.connect`.",
+)
+HANDSHAKE_UNCHECKED = Rule(
+    "handshake-unchecked",
+    "`enforce_handshake_compat: false`.",
+    "Sides that do not fit exchange KV all the same, and answer from it.",
+    "Remove it, once both sides are equal.",
+    WARN,
+)
 FAILS_ON_LOST_KV = Rule(
     "fails-on-lost-kv",
     "`kv_load_failure_policy` of a decode pool is `fail`.",
