@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, load_plan, out
-from orchestrator.cli.show import as_text, summary
+from orchestrator.cli.show import as_text, diff_lines, summary
 from orchestrator.topology.known import json_schema
 from orchestrator.topology.mask import masked
-from orchestrator.topology.plan import dump
+from orchestrator.topology.plan import Plan, dump
 from orchestrator.topology.profiles import ProfileFile
 from orchestrator.topology.reference import markdown
 from orchestrator.topology.schema import Topology
+
+DIFFERS = 1
+"""Exit code of `plan --diff` where `up` would change something, as diff(1) has it."""
 
 
 class Form(StrEnum):
@@ -54,16 +59,41 @@ def show_plan(
     explain: Annotated[
         bool, typer.Option("--explain", metavar="", help="Print every word with its origin.")
     ] = False,
+    as_diff: Annotated[
+        bool,
+        typer.Option("--diff", metavar="", help="Print what `up` would change; exit 1 if anything."),
+    ] = False,
 ) -> None:
     """Print what `up` would run: each command line and its environment, secrets masked."""
     if as_json and explain:
         raise typer.BadParameter("--json holds every origin already; leave out --explain")
+    if as_diff and explain:
+        raise typer.BadParameter("--diff says what differs, --explain where it comes from: give one of them")
     plan = load_plan(topology, overrides)
+    if as_diff:
+        _show_diff(plan, as_json=as_json)
     if as_json:
         typer.echo(dump(masked(plan)))
         return
     for line in as_text(plan, explain=explain):
         typer.echo(line)
+
+
+def _show_diff(plan: Plan, *, as_json: bool) -> NoReturn:
+    """Print what `up` would change, and exit: 0 if nothing, 1 if anything."""
+    # Here and not above: it loads what supervises, which the other commands of this module do without.
+    from orchestrator.launch import changes, report
+    from orchestrator.launch.paths import StateDir
+
+    state = StateDir(plan.state_dir)
+    status = asyncio.run(report.status(state))
+    found = changes.diff(plan, changes.read_lock(state), status.instances)
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=2))
+    else:
+        for line in diff_lines(found):
+            typer.echo(line)
+    raise typer.Exit(DIFFERS if found.changes else 0)
 
 
 @app.command()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from orchestrator.core.address import is_wildcard, join_host_port
 from orchestrator.engines.base import Word
 from orchestrator.topology.mask import shown
 from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan, RouterPlan
+
+if TYPE_CHECKING:
+    from orchestrator.launch.changes import Changes
 
 _ORIGIN_COLUMN = 64
 ORIGINS = {
@@ -61,6 +65,20 @@ def as_text(plan: Plan, *, explain: bool = False) -> Iterator[str]:
         yield ""
         yield from _router_head(plan.router)
         yield from render(plan.router.argv, plan.router.env)
+
+
+def diff_lines(found: Changes) -> Iterator[str]:
+    """`plan --diff` as text: a line for each process that `up` would touch, below it what differs."""
+    for change in found.changes:
+        yield f"{change.name}: {change.action.value}"
+        yield from (f"  {line}" for line in change.why)
+    if found.order:
+        yield f"replaced {found.order}"
+    if found.unchanged:
+        yield f"unchanged: {', '.join(found.unchanged)}"
+    if not found.changes:
+        yield "`up` would change nothing"
+    yield from found.notes
 
 
 def _instance_head(instance: InstancePlan) -> Iterator[str]:

@@ -14,6 +14,7 @@ from orchestrator.launch.reconcile import Changes
 from orchestrator.launch.shell import Shell
 from orchestrator.launch.state import Record
 from orchestrator.launch.unit import Unit
+from orchestrator.topology import lockfile
 from orchestrator.topology.plan import InstancePlan, Plan, dump
 
 SETTLED = frozenset({State.READY, State.FATAL, State.STOPPED})
@@ -195,6 +196,8 @@ class Fleet:
         if self.plan is not None:
             plan = replace(self.plan, instances=tuple(self.instances.values()))
             write_private(self.shell.state.plan, dump(plan))
+            lock = lockfile.locked(plan, self.shell.clock.wall_s())
+            write_private(self.shell.state.lockfile, lockfile.dump(lock))
             await self.shell.router.reload()
 
     async def _brief_router(self) -> None:

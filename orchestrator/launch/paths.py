@@ -61,6 +61,7 @@ class StateDir:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(os.path.abspath(Path(root).expanduser()))
         self.plan = self.root / "plan.json"
+        self.lockfile = self.root / "lock.json"
         self.db = self.root / "state.db"
         self.lock = self.root / "controller.lock"
         self.control = self.root / "control.sock"

@@ -190,6 +190,8 @@ class Plan:
     silenced: tuple[str, ...] = ()
     """Findings that the topology silences, each with its reason."""
     node: str | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the files that it was made from, by path."""
 
     def instance(self, name: str) -> InstancePlan:
         """The instance called `name`; raises KeyError."""

@@ -33,6 +33,7 @@ from orchestrator.topology.profiles import Finder, LaunchProfile, shipped_roots
 from orchestrator.topology.scheduling_schema import parse_plugin
 from orchestrator.topology.schema import Pool
 from orchestrator.topology.source import Place
+from orchestrator.topology.sources import sources
 from orchestrator.topology.words import runtime_words
 
 DEFAULT_FILE = Path("topology.yaml")
@@ -54,6 +55,7 @@ class _Found:
     profiles: dict[str, LaunchProfile] = field(default_factory=dict)
     scheduling: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    files: tuple[str, ...] = ()
 
 
 def plan_file(
@@ -110,7 +112,7 @@ def plan_file(
         raise
     if found.unset:
         raise _refusal(found.unset)
-    return plan
+    return replace(plan, sources=sources(found, path, references.files))
 
 
 def _refusal(problems: Sequence[Problem]) -> TopologyError:
@@ -149,6 +151,7 @@ def _follow(found: Draft, roots: Sequence[Traversable]) -> _Found:
     finder = Finder(roots, found.folder.base)
     for name, pool in found.pools.items():
         _follow_pool(found, led, finder, name, pool)
+    led.files = finder.files
     _follow_nodes(found, led)
     _follow_scheduling(found, led)
     _follow_predictor(found, led)

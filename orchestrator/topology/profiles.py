@@ -93,6 +93,11 @@ class Finder:
         self._base = base
         self._read: dict[str, tuple[Source, ProfileFile | None]] = {}
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the files that were read."""
+        return tuple(self._read)
+
     def find(self, reference: str | None, engine: str, role: Role) -> tuple[LaunchProfile, list[Problem]]:
         """The profile `reference` (None: the default one, if any) for `role`, and what is wrong with it.
 
