@@ -1,4 +1,4 @@
-"""The lockfile: every process with its words, versions and digests, the files behind it, and no secret."""
+"""The lockfile: every process with its words, versions and digests, the files behind it (sources), no secret."""
 
 from __future__ import annotations
 
