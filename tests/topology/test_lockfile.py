@@ -1,4 +1,4 @@
-"""The lockfile: every process with its words, versions and digests, the files behind it (sources), no secret."""
+"""The lockfile: every process with words, versions and digests, the files behind it (sources), no secret."""
 
 from __future__ import annotations
 
