@@ -90,7 +90,7 @@ def _instance_head(instance: InstancePlan) -> Iterator[str]:
     if instance.version:
         facts.append(f"version {instance.version}")
     if instance.profile:
-        facts.append(f"profile {instance.profile}")
+        facts.append(f"profile {instance.profile}{'' if instance.tried else ' (untried)'}")
     if instance.devices:
         facts.append(f"GPUs {','.join(map(str, instance.devices))}")
     yield f"# {instance.name}: {', '.join(facts)}"

@@ -229,6 +229,7 @@ def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) ->
         hints=adapter.hints,
         version=spec.version,
         profile=profile.name,
+        tried=profile.tried,
         external=external,
         disaggregated=spec.disaggregated,
         files=files,

@@ -67,6 +67,8 @@ class InstancePlan:
     """Files that are written before it starts, by absolute path, with their text."""
     version: str | None = None
     profile: str | None = None
+    tried: bool = True
+    """Whether anybody has run its launch profile yet."""
     external: bool = False
     disaggregated: bool = True
     max_restarts: int = 5
