@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -155,6 +155,33 @@ def distance(gpu: Gpu, nic: Nic, told: Sequence[Told] = ()) -> Distance:
 def crosses_numa(gpu: Gpu, nic: Nic) -> bool:
     """Whether they are known to be on different NUMA nodes."""
     return gpu.numa is not None and nic.numa is not None and gpu.numa != nic.numa
+
+
+def differences(saved: Fabric, found: Fabric) -> Iterator[str]:
+    """What has changed on a node since it was saved, as far as a plan depends on it."""
+    for kind, old, new in (
+        ("GPU", {g.index: g for g in saved.gpus}, {g.index: g for g in found.gpus}),
+        ("RDMA device", {n.name: n for n in saved.nics}, {n.name: n for n in found.nics}),
+    ):
+        for key in (*old, *(key for key in new if key not in old)):
+            if key not in new:
+                yield f"{kind} {key} is gone"
+            elif key not in old:
+                yield f"{kind} {key} is new"
+            else:
+                yield from (f"{kind} {key} {change}" for change in _changes(old[key], new[key]))
+
+
+def _changes(old: Gpu | Nic, new: Gpu | Nic) -> Iterator[str]:
+    told: list[tuple[str, object, object]] = [
+        ("is at", old.pci, new.pci),
+        ("is on NUMA node", old.numa, new.numa),
+    ]
+    if isinstance(old, Nic) and isinstance(new, Nic):
+        told += [("is", old.state, new.state), ("is", old.link_layer, new.link_layer)]
+        if old.active and new.active:  # a link that is down shows some rate
+            told.append(("has Gbit/s", old.rate_gbps, new.rate_gbps))
+    yield from (f"{what} {now}, was {before}" for what, before, now in told if before != now)
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:

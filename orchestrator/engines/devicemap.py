@@ -65,7 +65,7 @@ def lint_names(
     """Findings for devices that a user names and the instance's node lacks, or whose link is down there."""
     for name in names:
         state = spec.node_nics.get(name)
-        if not spec.node_nics or state == "ACTIVE":
+        if not spec.node_nics or state in ("ACTIVE", ""):
             continue
         if state is None:
             message = f"node {spec.node} has no RDMA device {name}, which {spec.name} would use"

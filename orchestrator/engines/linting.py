@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.core import address
 from orchestrator.core.rules import Rule
 from orchestrator.core.types import Role
 from orchestrator.engines import flags, rules
@@ -14,7 +15,6 @@ from orchestrator.engines.capabilities import Known
 from orchestrator.errors import Problem
 
 _WHERE = re.compile(r"(?P<file>\S+\.ya?ml):(?P<line>\d+)")
-_LOOPBACK = re.compile(r"127\.|localhost$|::1$|0\.0\.0\.0$|::$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,8 @@ def owned(writer: Writer, names: Mapping[str, str]) -> Iterator[Problem]:
 
 def is_loopback(host: str) -> bool:
     """Whether a host is reachable from its own node only, or is no address at all (0.0.0.0)."""
-    return _LOOPBACK.match(host) is not None
+    bare = host.strip("[]")
+    return address.is_loopback(bare) or address.is_wildcard(bare)
 
 
 def unroutable(

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.core.address import is_loopback
-from orchestrator.core.fabric import Fabric, Installed
+from orchestrator.core.fabric import Fabric, Installed, differences
 from orchestrator.core.nicmap import nic_map
 from orchestrator.core.transfer import kv_shape
 from orchestrator.errors import PdctlError, PluginError, Problem, TopologyError
@@ -23,6 +23,7 @@ from orchestrator.topology.model import config
 from orchestrator.topology.planner import AskVersions, plan_file
 from orchestrator.topology.problems import close_to
 from orchestrator.topology.schema import Node
+from orchestrator.topology.values import REFERENCE
 from orchestrator.topology.words import runtime_words
 
 Look = Callable[[Path], Fabric]
@@ -63,16 +64,17 @@ def examine(
     fabric = look(root) if live or root != host.HERE else _saved(found, node)
     if live and ask is not None:
         fabric = replace(fabric, installed=tuple(_environments(found, node, ask)))
+    changed = tuple(_changed(found, node, fabric)) if live or root != host.HERE else ()
     holders = listening(*node.ports) if live else []
     gpus = node.gpus if "gpus" in node.model_fields_set else None
     return Report(
         node=fabric,
         name=node.name,
         nics_of_gpus=as_told(nic_map(fabric, gpus, node.nics_per_gpu)),
-        ports=node.ports,
+        ports=node.ports if live else None,
         ports_taken=tuple(PortUse(holder.port, str(holder)) for holder in holders),
         model=_model(found),
-        findings=tuple(_findings(path, environ, {node.name: fabric})),
+        findings=(*changed, *_findings(path, environ, {node.name: fabric})),
     )
 
 
@@ -109,6 +111,15 @@ def _saved(found: Draft, node: Node) -> Fabric:
     if fabric is None:
         raise TopologyError(problems)
     return fabric
+
+
+def _changed(found: Draft, node: Node, fabric: Fabric) -> Iterator[str]:
+    """How the node differs from the file that stands in for it, if one does and can be read."""
+    if node.fabric is None:
+        return
+    saved, _ = load(Path(found.folder.absolute(node.fabric)))
+    for difference in differences(saved, fabric) if saved is not None else ():
+        yield f"warning: {node.fabric} is out of date: {difference}"
 
 
 def _environments(found: Draft, node: Node, ask: AskVersions) -> Iterator[Installed]:
@@ -151,9 +162,10 @@ def _model(found: Draft) -> dict[str, Any] | None:
 
 
 def _findings(path: Path, environ: Mapping[str, str], fabrics: Mapping[str, Fabric]) -> Iterator[str]:
-    """What the plan says of the nodes as they were found; errors first."""
+    """What is wrong with a plan for the nodes as they were found; keys need not be set for that."""
+    keys = dict.fromkeys(REFERENCE.findall(path.read_text()), "not-set-here")
     try:
-        plan = plan_file(path, environ=environ, fabrics=fabrics)
+        plan = plan_file(path, environ={**keys, **environ}, fabrics=fabrics)
     except TopologyError as error:
         yield from (f"error: {problem}" for problem in error.problems)
     else:

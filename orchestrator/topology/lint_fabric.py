@@ -87,8 +87,8 @@ def _nodes(inputs: Inputs) -> Iterator[Problem]:
             nic = fabric.nic(name)
             if nic is None:
                 message, hint = f"there is no RDMA device {name}", f"the node has {_names(fabric.nics)}"
-            elif not nic.active:
-                message = f"the link of {name} is {nic.state or 'not up'}"
+            elif nic.state and not nic.active:
+                message = f"the link of {name} is {nic.state}"
                 hint = f"up are {_names(fabric.active_nics)}"
             else:
                 continue

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.fabric import Distance, Fabric, Gpu, Nic, Told, distance, natural
+from orchestrator.core.fabric import Distance, Fabric, Gpu, Nic, Told, differences, distance, natural
 from orchestrator.core.nicmap import nic_map
 
 SWITCH = ("pci0000:15", "0000:15:01.0", "0000:16:00.0")
@@ -112,3 +112,21 @@ def test_every_gpu_gets_the_nearest_that_is_up_and_none_twice(gpus, nics, per_gp
         assert min(by_name[n] for n in pick.nics) == min(by_name.values())
         assert pick.distance == max(by_name[n] for n in pick.nics)
         assert pick.distance <= max(by_name.values())
+
+
+def test_what_has_changed_on_a_node() -> None:
+    old = Fabric("h", gpus=(gpu(0), gpu(1)), nics=(nic("mlx5_0"), nic("mlx5_1"), nic("mlx5_2")))
+    new = Fabric(
+        "h",
+        gpus=(gpu(0, numa=1),),
+        nics=(nic("mlx5_0", rate_gbps=200.0), nic("mlx5_1", state="DOWN", rate_gbps=10.0), nic("mlx5_3")),
+    )
+    assert list(differences(old, old)) == []
+    assert list(differences(old, new)) == [
+        "GPU 0 is on NUMA node 1, was 0",
+        "GPU 1 is gone",
+        "RDMA device mlx5_0 has Gbit/s 200.0, was 400.0",
+        "RDMA device mlx5_1 is DOWN, was ACTIVE",
+        "RDMA device mlx5_2 is gone",
+        "RDMA device mlx5_3 is new",
+    ]

@@ -78,3 +78,15 @@ def test_http_comes_first_and_every_planned_port_is_used(adapter: Engine, role: 
 def test_processes_do_not_import_from_where_they_start(adapter: Engine, spec: Spec) -> None:
     command = adapter.command(spec(Role.UNIFIED))
     assert "PYTHONSAFEPATH" in command.env or command.argv[0].text == "-P"
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "::1", "[::1]", "0.0.0.0", "::", "[::]", "127.8.8.8"]
+)
+def test_case_10_loopback_and_wildcards_however_they_are_written(host: str) -> None:
+    assert linting.is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "2001:db8::1", "[2001:db8::1]", "localhost.example", "node-1"])
+def test_case_10_other_hosts_are_neither(host: str) -> None:
+    assert not linting.is_loopback(host)

@@ -130,3 +130,15 @@ def test_without_a_topology(tmp_path: Path) -> None:
     assert (report.name, report.node.host, report.findings) == (None, "hgx-h200-down", ())
     assert report.nics_of_gpus[2].distance == "NODE"
     assert examine_host(ask=ask, look=look).node.installed[0].versions == {"sglang": "0.5.23"}
+
+
+def test_a_file_that_is_out_of_date_is_told(two: Path, tmp_path: Path) -> None:
+    report = examined(two, "b", root=hosttree.unfold("nic-down", tmp_path / "down"))
+    assert "warning: b.json is out of date: RDMA device mlx5_2 is DOWN, was ACTIVE" in report.findings
+    assert not any("out of date" in finding for finding in examined(two, "b").findings)
+
+
+def test_keys_need_not_be_set(two: Path) -> None:
+    keys = "router: {credentials: {client_keys: ['${env:NO_KEY}']}}"
+    two.write_text(f"{two.read_text().replace('10.255.255', '127.0.1')}{keys}\n")
+    assert not any("NO_KEY" in finding for finding in examined(two, "a").findings)
