@@ -13,6 +13,7 @@ import typer
 from orchestrator.cli import doctor as _doctor
 from orchestrator.cli import engines as _engines
 from orchestrator.cli import explain as _explain
+from orchestrator.cli import move as _move
 from orchestrator.cli import plan as _plan
 from orchestrator.cli import reload as _reload
 from orchestrator.cli import replay as _replay
@@ -24,11 +25,13 @@ from orchestrator.errors import PdctlError
 
 __all__ = ["app", "execute"]
 
-COMMANDS = (_run, _plan, _route, _explain, _reload, _replay, _rules, _doctor, _engines)
+COMMANDS = (_run, _plan, _route, _explain, _reload, _replay, _rules, _doctor, _engines, _move)
 """The modules whose import registered their commands."""
 
 ORDER = (
-    "up", "down", "ps", "logs", "restart", "reload", "explain", "replay", "check", "plan", "rules", "doctor",
+    "up", "down", "ps", "logs", "restart",
+    "drain",
+    "reload", "explain", "replay", "check", "plan", "rules", "doctor",
     "route", "schema",
 )  # fmt: skip
 """The commands as `--help` lists them: by how often they are needed, not by module."""

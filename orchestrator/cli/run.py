@@ -69,14 +69,14 @@ def state_of(topology: Path, overrides: list[str] | None) -> StateDir:
     return StateDir(root)
 
 
-def _named_first(topology: Path, command: str) -> None:
+def named_first(topology: Path, command: str) -> None:
     """Refuse what looks like an instance's name where the topology belongs."""
     if topology.suffix not in (".yaml", ".yml") and not topology.exists():
         hint = f"the topology comes first: `pdctl {command} {DEFAULT_TOPOLOGY} {topology}`"
         raise TopologyError([Problem("no such file", file=str(topology), hint=hint)])
 
 
-def _waited(work: Coroutine[Any, Any, T], interrupted: str) -> T:
+def waited(work: Coroutine[Any, Any, T], interrupted: str) -> T:
     """The result of `work`; Ctrl-C ends the wait with `interrupted` as the last word."""
     try:
         return asyncio.run(work)
@@ -115,7 +115,7 @@ def up(
     on = f"it goes on without us; {look}"
     with Progress() as progress:
         begin = session.up_detached if detach else session.up_foreground
-        status = _waited(begin(plan, progress, timeout), on)
+        status = waited(begin(plan, progress, timeout), on)
     if status.phase is Phase.WORKING:
         for line in failures(status):
             err.print(line, markup=False)
@@ -139,7 +139,7 @@ def down(
     """Drain and stop everything, also when the controller is dead; leave no process behind."""
     state = state_of(topology, overrides)
     with Progress() as progress:
-        found = _waited(
+        found = waited(
             session.down(state, progress, force=force), "the stop goes on; `pdctl down --force` kills"
         )
     if not found:
@@ -190,7 +190,7 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines of each log to begin with.")] = 50,
 ) -> None:
     """Print the last lines of one log, or of all with the instance's name before each line."""
-    _named_first(topology, "logs")
+    named_first(topology, "logs")
     state = state_of(topology, overrides)
     files = report.log_files(state, instance)
     secrets = report.secrets(state)
@@ -222,11 +222,11 @@ def restart(
     timeout: Timeout = None,
 ) -> None:
     """Drain and restart one instance (or `router`), or all engines, one after the other."""
-    _named_first(topology, "restart")
+    named_first(topology, "restart")
     state = state_of(topology, overrides)
     with Progress() as progress:
         names = [instance] if instance is not None else []
-        status = _waited(session.restart(state, names, progress, timeout), "it goes on; see `pdctl ps`")
+        status = waited(session.restart(state, names, progress, timeout), "it goes on; see `pdctl ps`")
     # Of one that was named, not what else may be down.
     if not any(i.name == instance and i.state is State.READY for i in status.instances):
         _exit(status)

@@ -32,12 +32,13 @@ def answers(path: Path) -> bool:
     return True
 
 
-def bind(path: Path) -> socket.socket:
+def bind(path: Path, *, replace: bool = False) -> socket.socket:
     """A socket bound to `path`, for this user only; the file left by a dead process is replaced.
 
-    Raises FileExistsError when a living process listens there.
+    Raises FileExistsError when a living process listens there, unless it is to be replaced: whoever had
+    connected to that goes on with it.
     """
-    if answers(path):
+    if not replace and answers(path):
         raise FileExistsError(f"{path}: another process listens there")
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -26,7 +26,8 @@ class Fleet:
 
     `plan` is the plan last begun, `instances` those of its (or the last plan's) instances that are meant to
     run at this moment; `records` tell of units that have no keeper yet. `broken` gets the exception of a
-    keeper that cannot go on.
+    keeper that cannot go on. `unserved` says why the router does not serve what was published last. `leaving`
+    are routers that another one has taken over from.
     """
 
     def __init__(self, shell: Shell) -> None:
@@ -39,6 +40,8 @@ class Fleet:
         self.plan: Plan | None = None
         self.instances: dict[str, InstancePlan] = {}
         self.records: dict[str, Record] = {}
+        self.unserved = ""
+        self.leaving: list[Keeper] = []
         self._lives: set[asyncio.Task[None]] = set()
         self._beat: asyncio.Future[None] = loop.create_future()
 
@@ -50,7 +53,8 @@ class Fleet:
 
     def processes(self) -> list[Process]:
         """The process trees that live."""
-        return [k.process for k in self.keepers.values() if k.process is not None]
+        self.leaving = [k for k in self.leaving if k.state is not State.STOPPED]
+        return [k.process for k in (*self.keepers.values(), *self.leaving) if k.process is not None]
 
     def pulse(self) -> None:
         """Wake everybody who waits for a change."""
@@ -134,7 +138,7 @@ class Fleet:
         async with asyncio.TaskGroup() as group:
             starts = [group.create_task(self.start(units[n])) for n in changes.start]
             removals = [group.create_task(self.remove(n)) for n in changes.remove]
-            problem = await self.replace(changes.waves, units, new)
+            problem = await self.replace(changes.waves, units, new) or self.unserved
             if removals:
                 await asyncio.wait(removals)
             if problem:
@@ -156,6 +160,11 @@ class Fleet:
         left = list(waves)
         while left:
             wave = left.pop(0)
+            if [units[name].takes_over for name in wave] == [True]:
+                problems = [await self._succeed(units[name]) for name in wave]
+                if any(problems):
+                    return "; ".join(problems)
+                continue
             for name in wave:
                 self.keepers[name].ask(Event.STOP)
             await self.until_all([self.keepers[name] for name in wave], {State.STOPPED})
@@ -173,6 +182,34 @@ class Fleet:
             if failed and left:
                 rest = ", ".join(name for wave in left for name in wave)
                 return f"{'; '.join(failed)}; left as they were: {rest}"
+        return ""
+
+    async def _succeed(self, unit: Unit) -> str:
+        """Start a process of `unit` beside the one that runs, which hands over what it listens on, and see
+        that one off. If the new one does not come so far, the old one goes on, and a sentence says so."""
+        old = self.keepers[unit.name]
+        if old.state is not State.READY:
+            await self.start(unit)
+            await self.until_all([self.keepers[unit.name]], SETTLED)
+            return ""
+        old.superseded = True
+        new = Keeper(unit, self.shell, replace(old.record, last_error=""), before=old.process)
+        self.leaving.append(old)
+        self.keep(new)
+        new.ask(Event.LAUNCH)
+        await self.until_all([new], (*SETTLED, State.BACKOFF))
+        if new.state is not State.READY and old.state is State.READY:
+            why = new.record.last_error
+            new.ask(Event.STOP)
+            await self.until_all([new], {State.STOPPED})
+            self.leaving.remove(old)
+            self.keepers[unit.name] = old
+            old.take_back()
+            return f"the new {unit.name} did not take over, the one before serves on: {why}"
+        old.ask(Event.STOP)
+        await self.until_all([new], SETTLED)
+        # What it still has runs on engines of which the next one in turn might be stopped.
+        await self.until_all([old], {State.STOPPED})
         return ""
 
     async def _not_joined(self, keepers: Iterable[Keeper]) -> list[str]:
@@ -198,12 +235,16 @@ class Fleet:
             write_private(self.shell.state.plan, dump(plan))
             lock = lockfile.locked(plan, self.shell.clock.wall_s())
             write_private(self.shell.state.lockfile, lockfile.dump(lock))
-            await self.shell.router.reload()
+            await self._reload()
+
+    async def _reload(self) -> None:
+        why = await self.shell.router.reload()
+        self.unserved = f"the router goes on by the plan before: {why}" if why else ""
 
     async def _brief_router(self) -> None:
         """Tell a router that has just started what was hinted before it could listen."""
         link = self.shell.router
-        await link.reload()
+        await self._reload()
         for keeper in list(self.keepers.values()):
             if keeper.unit.is_router or keeper.unit.follows:
                 continue

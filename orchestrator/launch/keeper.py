@@ -48,19 +48,29 @@ class Keeper:
 
     One task (`run`) makes all changes of state; `ask` only puts a wish into its box. For an adopted unit
     `process` is given, and `record` says where it stood; else `record` only hands on the numbering, and how
-    the last one ended if it was found dead.
+    the last one ended if it was found dead. `before` is the process that this unit's takes over from.
+
+    `superseded`: another keeper has the unit's name now, and this one's process only finishes what it has.
     """
 
     def __init__(
-        self, unit: Unit, shell: Shell, record: Record | None = None, process: Process | None = None
+        self,
+        unit: Unit,
+        shell: Shell,
+        record: Record | None = None,
+        process: Process | None = None,
+        before: Process | None = None,
     ) -> None:
         self.unit = unit
         self.process = process
+        self.superseded = False
+        self._before = before
         self.failure: Failure | None = None
         self.detail = ""
         self._shell = shell
         self._effects: Effects = ()
         self._box: asyncio.Queue[Event] = asyncio.Queue()
+        self._hang: asyncio.Future[str] | None = None
         self._since_s = shell.clock.now_s()
         policy = shell.tuning.restart.for_start(unit.max_restarts, unit.probes.ready_timeout_s)
         self.life = Life(policy, incarnation=record.incarnation if record else 0)
@@ -92,6 +102,16 @@ class Keeper:
     def ask(self, event: Event) -> None:
         """Wish for LAUNCH, STOP or KILL; a wish that has no place in the state it meets is dropped."""
         self._box.put_nowait(event)
+
+    def hang(self, why: str) -> None:
+        """Its process lives and gets no work done: this incarnation has failed, if it is READY."""
+        if self._hang is not None and not self._hang.done():
+            self._hang.set_result(why)
+
+    def take_back(self) -> None:
+        """The unit's name is this keeper's again: whoever was to take over did not come so far."""
+        self.superseded = False
+        self._note()
 
     async def run(self) -> None:
         """Live until STOPPED. Raises LaunchError when the state directory has become unusable."""
@@ -135,7 +155,8 @@ class Keeper:
     def _note(self, **changes: Any) -> None:
         """Change the record, on disk too."""
         self.record = replace(self.record, **changes, changed_s=self._shell.clock.wall_s())
-        self._shell.store.put(self.record)
+        if not self.superseded:
+            self._shell.store.put(self.record)
         self._shell.changed()
 
     def _explain(self, failed: Failed) -> Failure:
@@ -177,7 +198,8 @@ class Keeper:
 
     async def _spawn(self) -> Failed | None:
         self._shell.check()
-        refused = self._shell.launcher.refusals([self.unit], [])
+        held = [] if self._before is None else [self._before]
+        refused = self._shell.launcher.refusals([self.unit], held)
         if refused:
             return Failed("; ".join(refused))
         wall_s = self._shell.clock.wall_s()
@@ -221,16 +243,31 @@ class Keeper:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, self._shell.tuning.probe_most_s)
             said = await self._shell.prober.ask(self.unit, self.unit.probes.ready)
+            if said is None and self._before is not None:
+                # Until then it is the one before that has answered.
+                serving, ours = await self._shell.router.pid(), self._running().identity.pid
+                said = None if serving == ours else "has not taken over yet"
             if said is None:
                 return
             if said != self.detail:
                 self.detail = said
                 self._shell.changed()
 
-    async def _watch(self) -> Failed:
+    async def _watch(self) -> Event | Failed:
         if self.unit.is_router:
             await self._shell.router_ready()
-        return _ended(await self._running().exited(), "while it was serving")
+        ending = asyncio.create_task(self._running().exited())
+        self._hang = hang = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait({ending, hang}, return_when=asyncio.FIRST_COMPLETED)
+            if ending.done():
+                if self.superseded:
+                    return Event.STOP
+                return _ended(ending.result(), "while it was serving")
+            return Failed(f"hung: {hang.result()}")
+        finally:
+            self._hang = None
+            await _cancelled(ending)
 
     async def _drain(self) -> Event:
         if self.unit.is_router:

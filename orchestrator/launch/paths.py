@@ -66,6 +66,7 @@ class StateDir:
         self.lock = self.root / "controller.lock"
         self.control = self.root / "control.sock"
         self.router = self.root / "router.sock"
+        self.gates = self.root / "gates.json"
         self.logs = self.root / "logs"
 
     @property

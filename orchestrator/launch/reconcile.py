@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.lifecycle import State
 from orchestrator.core.types import Role
+
+ROUTER = "router"
+"""The router's role among the units."""
 
 _KEPT = frozenset({State.PENDING, State.STARTING, State.READY})
 """States of a life that is left alone. One in BACKOFF is started at once: who says `up` has mended it."""
@@ -50,7 +53,8 @@ class Changes:
 def reconcile(want: Mapping[str, Target], have: Mapping[str, Current]) -> Changes:
     """The changes from `have` to `want`; a unit whose digest is the same and whose life goes on is kept.
 
-    What serves nobody (still starting, failed) is replaced at once. Of what is ready, one instance is
+    The router goes first, for the one that runs may not be able to serve by the new plan. What serves nobody
+    (still starting, failed) is replaced at once. Of what is ready, one instance is
     replaced at a time, so that its pool serves on. But all go in one wave where instances of several roles
     change together, for old and new ones may not understand each other (page size, engine version), and
     where one takes over a port of another. The processes of one instance always go together.
@@ -68,12 +72,16 @@ def reconcile(want: Mapping[str, Target], have: Mapping[str, Current]) -> Change
             # Failing, given up, or on its way out: a new life, which waits for the end of the old one.
             start.append(name)
     remove = tuple(name for name in have if name not in want)
+    first = [
+        (name,) for name in serving if want[name].role == ROUTER and not _shares(name, serving, want, have)
+    ]
+    serving = [name for name in serving if (name,) not in first]
     roles = {role for name in serving for role in (have[name].role, want[name].role)}
     together = len(roles & {Role.PREFILL, Role.DECODE, Role.ENCODE}) > 1 or any(
-        want[name].ports & have[other].ports for name in serving for other in serving if other != name
+        _shares(name, serving, want, have) for name in serving
     )
     rolling = [tuple(serving)] if together else _by_instance(serving, want)
-    waves = tuple(wave for wave in (tuple(idle), *rolling) if wave)
+    waves = tuple(wave for wave in (*first, tuple(idle), *rolling) if wave)
     return Changes(tuple(start), remove, waves)
 
 
@@ -82,3 +90,10 @@ def _by_instance(names: Sequence[str], want: Mapping[str, Target]) -> list[tuple
     for name in names:
         waves.setdefault(want[name].instance or name, []).append(name)
     return [tuple(wave) for wave in waves.values()]
+
+
+def _shares(
+    name: str, others: Iterable[str], want: Mapping[str, Target], have: Mapping[str, Current]
+) -> bool:
+    """Whether `name` is to have a port that one of `others` has now."""
+    return any(want[name].ports & have[other].ports for other in others if other != name)

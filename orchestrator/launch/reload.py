@@ -9,13 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-import httpx
-
 from orchestrator.core.types import Endpoint, PathKind, RequestView, Role, Snapshot
 from orchestrator.errors import LaunchError, Problem, TopologyError
-from orchestrator.fabric import unix
 from orchestrator.launch import control
 from orchestrator.launch.paths import Lock, StateDir, controller_pid, reaching, write_private
+from orchestrator.launch.routerask import ask_router
 from orchestrator.launch.state import Store
 from orchestrator.policy.build import build
 from orchestrator.policy.dryrun import dry_run, take
@@ -83,7 +81,7 @@ def merge(plan: Plan, running: Plan) -> tuple[Plan, tuple[str, ...]]:
     left = [f"{i.name} differs or is gone" for i in running.instances if i.name not in same]
     left += [f"{name} is new" for name in new.keys() - {i.name for i in running.instances}]
     if router.digest != old.digest:
-        left.append("the router's own addresses, limits or environment differ")
+        left.append("the router's own addresses, limits, environment or mode differ")
     process = {name: getattr(old, name) for name in PROCESS}
     return replace(plan, instances=instances, router=replace(router, **process)), tuple(left)
 
@@ -131,21 +129,10 @@ def _running(state: StateDir) -> Plan:
 
 async def _ask(state: StateDir, body: Mapping[str, Any]) -> Mapping[str, Any]:
     """The router's answer to a reload. Raises TopologyError if it refuses, LaunchError if there is none."""
-    try:
-        with reaching(state.router), unix.short(state.router) as name:
-            transport = httpx.AsyncHTTPTransport(uds=name)
-            async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
-                answer = await client.post("http://router/reload", json=body, timeout=ANSWER_S)
-        told = answer.json()
-        if answer.status_code == 200:
-            return dict(told)
-        message, code = str(told["error"]["message"]), str(told["error"]["code"])
-    except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError) as error:
-        why = str(error) or type(error).__name__
-        raise LaunchError(
-            f"the router does not answer at {state.router} ({why}); see `pdctl ps`", reason="no-router"
-        ) from error
-    raise TopologyError([Problem(message)], reason=code)
+    status, told = await ask_router(state, "/reload", body, ANSWER_S)
+    if status == 200:
+        return told
+    raise TopologyError([Problem(str(told.get("message")))], reason=str(told.get("code")))
 
 
 async def _publish(state: StateDir, plan: Plan) -> None:

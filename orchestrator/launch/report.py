@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,13 +19,33 @@ from orchestrator.launch.paths import StateDir, controller_pid, reaching
 from orchestrator.launch.postmortem import found_dead
 from orchestrator.launch.process import alive, boot_id
 from orchestrator.launch.state import Record, read_plan, read_records
-from orchestrator.launch.status import UNWATCHED, InstanceStatus, Phase, Status, router_last
+from orchestrator.launch.status import OPERATOR, UNWATCHED, InstanceStatus, Phase, Status, router_last
 from orchestrator.launch.unit import Unit, secrets_of, units_of
 from orchestrator.topology.plan import parse
 
 
 async def status(state: StateDir) -> Status:
     """How things stand, from the controller; without one, from its records and the process table."""
+    found = await _status(state)
+    return replace(found, instances=_marked(state, found.instances))
+
+
+def _marked(state: StateDir, instances: tuple[InstanceStatus, ...]) -> tuple[InstanceStatus, ...]:
+    """`instances` with a word at those that an operator has drained."""
+    try:
+        told = json.loads(state.gates.read_bytes())
+        names = {name for name, holders in told.items() if OPERATOR in holders}
+    except (OSError, ValueError, AttributeError, TypeError):
+        # None ever was; or the router says in its log what is wrong with the file.
+        return instances
+    word = "drained: given nothing new until `pdctl drain --undo`"
+    return tuple(
+        replace(i, detail="; ".join(filter(None, (word, i.detail)))) if i.name in names else i
+        for i in instances
+    )
+
+
+async def _status(state: StateDir) -> Status:
     if controller_pid(state) is not None:
         try:
             return await control.status(state)

@@ -1,21 +1,36 @@
-"""The supervisor's hints to the router over its Unix socket: gate, drain, ungate, reload."""
+"""The supervisor's hints to the router over its Unix socket, and what it learns of endpoints there."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import httpx
 
 from orchestrator.fabric import unix
+from orchestrator.launch.status import OPERATOR
 
 log = logging.getLogger(__name__)
 
 HINT_TIMEOUT_S = 5.0
 DRAIN_MARGIN_S = 2.0
 """How much longer than its own deadline an answer to /drain may take to arrive."""
+
+
+_BY = {"by": "controller"}
+"""Who gates, in the router's words: what an operator has drained stays so, whatever the controller does."""
+
+
+class _Endpoint(NamedTuple):
+    """What the router says of an endpoint: whether and why not it gives it work, who gates it, and why it is
+    taken to hang, if it is."""
+
+    ready: bool
+    why: str
+    gates: tuple[str, ...]
+    hung: str
 
 
 class RouterLink(Protocol):
@@ -35,13 +50,22 @@ class RouterLink(Protocol):
         """Send the instance nothing new."""
         ...
 
-    async def reload(self) -> None:
-        """The plan file has changed; read it again."""
+    async def reload(self) -> str:
+        """The plan file has changed; read it again. Why the router does not serve it, else an empty text."""
         ...
 
     async def joined(self, name: str) -> str | None:
         """None when the router gives the instance work, or when there is no router that could tell; else
         why it does not."""
+        ...
+
+    async def pid(self) -> int | None:
+        """The router's process, as it says itself; None if none answers."""
+        ...
+
+    async def hung(self) -> Mapping[str, str]:
+        """The instances that the router takes to hang, and why; not those that an operator has drained:
+        somebody may be looking into one."""
         ...
 
 
@@ -53,33 +77,63 @@ class SocketRouterLink:
 
     async def drain(self, name: str, deadline_s: float) -> None:
         """See `RouterLink`."""
-        if await self._post("/gate", {"instance": name}, HINT_TIMEOUT_S):
-            body = {"instance": name, "deadline_s": deadline_s}
+        if await self._post("/gate", {"instance": name, **_BY}, HINT_TIMEOUT_S):
+            body = {"instance": name, "deadline_s": deadline_s, **_BY}
             await self._post("/drain", body, deadline_s + DRAIN_MARGIN_S)
 
     async def ungate(self, name: str, incarnation: int) -> None:
         """See `RouterLink`."""
-        await self._post("/ungate", {"instance": name, "incarnation": str(incarnation)}, HINT_TIMEOUT_S)
+        body = {"instance": name, "incarnation": str(incarnation), **_BY}
+        await self._post("/ungate", body, HINT_TIMEOUT_S)
 
     async def gate(self, name: str) -> None:
         """See `RouterLink`."""
-        await self._post("/gate", {"instance": name}, HINT_TIMEOUT_S)
+        await self._post("/gate", {"instance": name, **_BY}, HINT_TIMEOUT_S)
 
-    async def reload(self) -> None:
+    async def reload(self) -> str:
         """See `RouterLink`."""
-        await self._post("/reload", {}, HINT_TIMEOUT_S)
+        answer = await self._request("POST", "/reload", {}, HINT_TIMEOUT_S)
+        if answer is None or answer.status_code == 200:
+            return ""
+        try:
+            return str(answer.json()["error"]["message"])
+        except (KeyError, TypeError, ValueError):
+            return f"/reload answered {answer.status_code}"
 
     async def joined(self, name: str) -> str | None:
         """See `RouterLink`."""
+        endpoints = await self._endpoints()
+        if endpoints is None:
+            return None
+        found = endpoints.get(name)
+        if found is None:
+            return "the router does not know it"
+        # One that an operator keeps out is as it is meant to be.
+        return None if found.ready or OPERATOR in found.gates else found.why
+
+    async def pid(self) -> int | None:
+        """See `RouterLink`."""
+        answer = await self._ask("GET", "/health", None, HINT_TIMEOUT_S)
+        try:
+            return None if answer is None else int(answer.json()["pid"])
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    async def hung(self) -> Mapping[str, str]:
+        """See `RouterLink`."""
+        endpoints = await self._endpoints() or {}
+        return {name: e.hung for name, e in endpoints.items() if e.hung and OPERATOR not in e.gates}
+
+    async def _endpoints(self) -> Mapping[str, _Endpoint] | None:
+        """What the router says of each endpoint; None if there is no router that could tell."""
         answer = await self._ask("GET", "/endpoints", None, HINT_TIMEOUT_S)
         if answer is None:
             return None
         try:
-            endpoints = {e["name"]: e for e in answer.json()["endpoints"]}
-            found = endpoints.get(name)
-            if found is None:
-                return "the router does not know it"
-            return None if found["ready"] and not found["gated"] else str(found["why"])
+            return {
+                str(e["name"]): _Endpoint(bool(e["ready"]), str(e["why"]), tuple(e["gates"]), str(e["hung"]))
+                for e in answer.json()["endpoints"]
+            }
         except (KeyError, TypeError, ValueError):
             log.warning("router: /endpoints answered something else")
             return None
@@ -92,20 +146,24 @@ class SocketRouterLink:
         self, method: str, path: str, body: Mapping[str, object] | None, timeout_s: float
     ) -> httpx.Response | None:
         """The router's answer; None, and a line in the log, if there is no good one."""
+        answer = await self._request(method, path, body, timeout_s)
+        if answer is not None and answer.status_code != 200:
+            log.warning("router: %s answered %d: %s", path, answer.status_code, answer.text[:200])
+            return None
+        return answer
+
+    async def _request(
+        self, method: str, path: str, body: Mapping[str, object] | None, timeout_s: float
+    ) -> httpx.Response | None:
+        """Whatever the router answers; None, and a line in the log, if it does not."""
         try:
             with unix.short(self._socket) as name:
                 transport = httpx.AsyncHTTPTransport(uds=name)
                 async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
-                    answer = await client.request(
-                        method, f"http://router{path}", json=body, timeout=timeout_s
-                    )
+                    return await client.request(method, f"http://router{path}", json=body, timeout=timeout_s)
         except httpx.ConnectError:
             # No router, or not yet: it reads the plan when it starts.
             return None
         except (httpx.HTTPError, OSError) as error:
             log.warning("router: %s: %s", path, error or type(error).__name__)
             return None
-        if answer.status_code != 200:
-            log.warning("router: %s answered %d: %s", path, answer.status_code, answer.text[:200])
-            return None
-        return answer

@@ -13,6 +13,10 @@ from orchestrator.launch.unit import ROUTER
 UNWATCHED = "while no controller was watching"
 """Words in the last error of a unit that was found dead."""
 
+OPERATOR = "operator"
+"""Whose gate an instance's drain by a person is, in the router's words; what the controller gates and opens
+around its own work is another matter."""
+
 
 class Phase(StrEnum):
     """How the whole deployment stands."""

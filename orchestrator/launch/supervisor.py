@@ -40,7 +40,7 @@ class Supervisor:
         self._shell = shell
         self._fleet = Fleet(shell)
         self.broken = self._fleet.broken
-        self._problem = ""
+        self._problem = self._door = ""
         self._rollout: asyncio.Task[None] | None = None
         self._stop: asyncio.Task[None] | None = None
         self._stopping = self._forced = self._swept = False
@@ -66,7 +66,7 @@ class Supervisor:
         states = {keeper.state for keeper in self._fleet.keepers.values()}
         if self._rolling or states & _MOVING:
             return Phase.WORKING
-        if self._problem or State.FATAL in states:
+        if self._problem or self._door or State.FATAL in states:
             return Phase.FAILED
         return Phase.WORKING if self._shut_door() else Phase.READY
 
@@ -79,7 +79,7 @@ class Supervisor:
             name=fleet.plan.name if fleet.plan else "",
             url=router.url if router else "",
             controller_pid=os.getpid(),
-            problem="; ".join(filter(None, (self._problem, self._shell.store.problem))),
+            problem="; ".join(filter(None, (self._problem, self._door, self._shell.store.problem))),
             instances=router_last(k.status() for k in self._in_order()),
             external=tuple(f"{i.name} {i.url}" for i in fleet.instances.values() if i.external),
         )
@@ -122,7 +122,8 @@ class Supervisor:
             process = shell.launcher.adopt(adoption.identity, adoption.mark)
             fleet.keep(Keeper(unit_for(record, units), shell, record, process))
         await shell.launcher.sweep_strays({n: k.life.incarnation for n, k in fleet.keepers.items()})
-        self._chores = [asyncio.create_task(self._keep_house()), asyncio.create_task(self._mind_door())]
+        chores = (self._keep_house(), self._mind_door(), self._mind_progress())
+        self._chores = [asyncio.create_task(chore) for chore in chores]
         for task in self._chores:
             task.add_done_callback(fleet.note_failure)
 
@@ -243,7 +244,7 @@ class Supervisor:
 
     def _begin(self, work: Callable[[], Awaitable[str]]) -> None:
         """Begin a change; one that is under way is left where it is, for this one starts from there."""
-        before, self._problem, self._open_for = self._rollout, "", None
+        before, self._problem, self._door, self._open_for = self._rollout, "", "", None
         if before is not None:
             # At once, so that it takes no further step between the decision and its carrying out.
             before.cancel()
@@ -298,16 +299,28 @@ class Supervisor:
                 continue
             said = await self._shell.prober.ask(router.unit, router.unit.serving)
             if said is None:
-                self._open_for, self._problem = router.life.incarnation, ""
+                self._open_for, self._door = router.life.incarnation, ""
                 router.detail = ""
             else:
                 router.detail = f"finds no engine to serve with: {said}"
                 if self._rolling or any(k.state is not State.READY for k in fleet.keepers.values()):
                     since_s = now_s()
                 elif now_s() - since_s > router.unit.probes.ready_timeout_s:
-                    self._problem = f"all is up, but the router {router.detail}; see {router.status().log}"
+                    self._door = f"all is up, but the router {router.detail}; see {router.status().log}"
             fleet.pulse()
             await asyncio.sleep(self._shell.tuning.door_s)
+
+    async def _mind_progress(self) -> None:
+        """Start anew what the router takes to hang: it sees whether work gets done, and how much of what
+        looks like a hang is a long prefill."""
+        while True:
+            await asyncio.sleep(self._shell.tuning.hang_s)
+            if not any(k.unit.is_router and k.state is State.READY for k in self._fleet.alive()):
+                continue
+            for name, why in (await self._shell.router.hung()).items():
+                keeper = self._fleet.keepers.get(name)
+                if keeper is not None:
+                    keeper.hang(why)
 
     async def close(self) -> None:
         """Let go of everything without stopping it."""

@@ -131,11 +131,15 @@ class FakeProber:
 @dataclass
 class FakeRouterLink:
     """Writes every hint to `story`; a drain waits until `busy` no longer holds the instance. `missing` says
-    why an instance is not given work."""
+    why an instance is not given work, `stuck` why it is taken to hang; `refused` is what comes of a reload,
+    `serving` the pid of the router that answers."""
 
     story: list[str] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)
+    stuck: dict[str, str] = field(default_factory=dict)
+    refused: str = ""
+    serving: int | None = None
 
     async def drain(self, name: str, deadline_s: float) -> None:
         """See `RouterLink`."""
@@ -151,13 +155,22 @@ class FakeRouterLink:
         """See `RouterLink`."""
         self.story.append(f"gate {name}")
 
-    async def reload(self) -> None:
+    async def reload(self) -> str:
         """See `RouterLink`."""
         self.story.append("reload")
+        return self.refused
 
     async def joined(self, name: str) -> str | None:
         """See `RouterLink`."""
         return self.missing.get(name)
+
+    async def pid(self) -> int | None:
+        """See `RouterLink`."""
+        return self.serving
+
+    async def hung(self) -> Mapping[str, str]:
+        """See `RouterLink`."""
+        return dict(self.stuck)
 
 
 def word(text: str, *, secret: bool = False) -> Word:

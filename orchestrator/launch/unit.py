@@ -12,6 +12,7 @@ from orchestrator.core.address import split_http_url
 from orchestrator.engines.base import HttpCall, LogHint, Probes, Word
 from orchestrator.errors import LaunchError
 from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan, RouterPlan
+from orchestrator.topology.router_plan import TAKE_OVER
 
 ROUTER = "router"
 """The router's name among the units; no instance may have it."""
@@ -48,6 +49,8 @@ class Unit:
     serving: tuple[HttpCall, ...] = ()
     follows: str = ""
     address: str = ""
+    takes_over: bool = False
+    """A new process of it takes over from the one that runs: it is started beside that, not after it."""
 
     @property
     def host(self) -> str:
@@ -136,6 +139,7 @@ def of_router(plan: RouterPlan) -> Unit:
         drain_s=plan.drain_s,
         keys=keys or None,
         serving=plan.probes.ready,
+        takes_over=any(word.text == TAKE_OVER for word in plan.argv),
     )
 
 

@@ -36,11 +36,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--state", type=Path, metavar="DIR", help="state directory: DIR/plan.json, DIR/router.sock"
     )
     where.add_argument("--plan", type=Path, metavar="FILE", help="a plan file; no Unix socket is made")
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="follow the router that serves DIR now, if there is one: take over what it listens on, and let "
+        "it finish what it has; without it, such a router is a reason not to start",
+    )
     given = parser.parse_args(arguments)
     file = given.plan or given.state / "plan.json"
     socket = given.state / "router.sock" if given.state else None
     try:
-        return run_router(read_plan(file), reread=lambda: read_plan(file), socket=socket)
+        return run_router(
+            read_plan(file), reread=lambda: read_plan(file), socket=socket, follow=given.take_over
+        )
     except PdctlError as error:
         print(f"pdctl router: {error.message}", file=sys.stderr)
         return error.exit_code

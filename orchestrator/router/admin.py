@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass
 from hmac import compare_digest
@@ -18,6 +19,7 @@ from orchestrator.errors import BadRequest, NotServed, PdctlError, RequestError,
 from orchestrator.metrics import CONTENT_TYPE
 from orchestrator.router.ask import Reply, TooLong
 from orchestrator.router.endpoints import Registry
+from orchestrator.router.gates import HOLDERS, OPERATOR
 from orchestrator.router.state import State
 from orchestrator.wire.client import WireError
 from orchestrator.wire.server import Exchange
@@ -135,6 +137,7 @@ class Admin:
         told = {
             "status": status,
             "version": self._control.version,
+            "pid": os.getpid(),
             "endpoints": len(states),
             "ready": sum(s.ready for s in states),
             "inflight": self._control.requests(),
@@ -162,8 +165,12 @@ class Admin:
             "joined": state.joined,
             "gated": state.gated,
             "circuit": str(state.breaker.circuit),
+            "gates": sorted(state.gates),
+            "hung": self._control.registry.hang(plan.name),
             "for_s": round(now_s - state.since_s, 3),
-            "why": "gated" if state.gated and state.joined else state.why,
+            "why": f"gated by {' and '.join(sorted(state.gates))}"
+            if state.gated and state.joined
+            else state.why,
             "incarnation": state.incarnation,
             "inflight": asdict(self._control.inflight(plan.name)),
             "load": _show_load(state.load, now_s),
@@ -176,7 +183,7 @@ class Admin:
     def _gate(self, exchange: Exchange, closed: bool) -> None:
         body = _body(exchange)
         name = self._instance(body)
-        self._control.registry.gate(name, closed, str(body.get("incarnation", "")))
+        self._control.registry.gate(name, closed, str(body.get("incarnation", "")), _holder(body))
         _reply(exchange, 200, {"instance": name, "gated": closed, **self._left(name)})
 
     def _drain(self, exchange: Exchange) -> None:
@@ -187,7 +194,7 @@ class Admin:
             raise BadRequest("deadline_s must be a number of seconds", param="deadline_s")
         if not 0 <= deadline_s <= MAX_DRAIN_S:
             raise BadRequest(f"deadline_s must be 0 to {MAX_DRAIN_S:.0f}", param="deadline_s")
-        self._control.registry.gate(name, True)
+        self._control.registry.gate(name, True, by=_holder(body))
         log.info("draining", extra={"endpoint": name, "deadline_s": deadline_s, **self._left(name)})
         self._spawn(exchange, self._drained(exchange, name, float(deadline_s)))
 
@@ -271,6 +278,14 @@ def _body(exchange: Exchange) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
     return body
+
+
+def _holder(body: Mapping[str, Any]) -> str:
+    """Who gates. Raises BadRequest."""
+    by = body.get("by", OPERATOR)
+    if by not in HOLDERS:
+        raise BadRequest(f"by is one of {', '.join(HOLDERS)}", param="by")
+    return str(by)
 
 
 def _asked(body: Mapping[str, Any]) -> Reload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 from typing import Any, Protocol, cast
@@ -13,9 +14,10 @@ from orchestrator.clock import Clock
 from orchestrator.core.types import Endpoint, Inflight, Load, PathKind, Snapshot
 from orchestrator.engines.base import Engine
 from orchestrator.router.ask import refused
+from orchestrator.router.gates import OPERATOR, GateFile
 from orchestrator.router.health import Answer, Health, Thresholds
 from orchestrator.router.state import State, another_process, same_process
-from orchestrator.topology.plan import Plan
+from orchestrator.topology.plan import InstancePlan, Plan
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class Registry:
         counts: Counts,
         thresholds: Thresholds = Thresholds(),
         inflight: Callable[[str], Inflight] = lambda _: Inflight(),
+        gates: GateFile | None = None,
     ) -> None:
         self._clock = clock
         self._counts = counts
@@ -64,6 +67,8 @@ class Registry:
         self._on_suspect: list[Callable[[str], None]] = []
         self._on_hung: list[Callable[[str, str], None]] = []
         self._plan = plan
+        self._gate_file = gates or GateFile(None)
+        self._gates = self._gate_file.load()
         self.apply(plan)
 
     # What decisions are made on.
@@ -140,18 +145,21 @@ class Registry:
             else:
                 if old is not None:
                     gone.append(instance.name)
-                health = Health(self._thresholds)
-                states[instance.name] = State(instance, fresh[instance.name], health, self._clock.now_s())
+                states[instance.name] = self._fresh(instance, fresh[instance.name], old is not None)
         self._plan, self._states = plan, states
         self._models = tuple(sorted({i.model for i in plan.instances}))
+        self._gates = {name: state.gates for name, state in states.items()}
+        self._gate_file.save(self._gates)
         self._engines |= fresh
         for name in gone:
             log.info("endpoint removed or redefined", extra={"endpoint": name})
             self._tell(self._on_incarnation, name)
         self._changed()
 
-    def gate(self, endpoint_id: str, closed: bool, life: str = "") -> bool:
+    def gate(self, endpoint_id: str, closed: bool, life: str = "", by: str = OPERATOR) -> bool:
         """Keep new work from an endpoint, or let it come again; False if there is no such endpoint.
+
+        What several keep closed is open when all of them (`by`) have opened it.
 
         `life` is the controller's number for the process that runs now, where it says: another number
         than before is a new process, which joins anew unless its start was noticed already.
@@ -161,9 +169,10 @@ class Registry:
             return False
         if state.told_of_life(life):
             self._replaced(state)
-        if state.gated != closed:
-            was = state.ready
-            state.gated = closed
+        was, gated = state.ready, state.gated
+        state.gates.add(by) if closed else state.gates.discard(by)
+        self._gate_file.save(self._gates)
+        if state.gated != gated:
             self._moved(state, was, "gate" if closed else "ungate")
             if not closed:
                 # It may have been restarted behind the gate.
@@ -212,6 +221,7 @@ class Registry:
         was = state.ready
         busy = self._inflight(endpoint_id).requests > 0
         state.health.observe(answer, self._clock.now_s(), busy)
+        state.silent = answer in (Answer.SLOW, Answer.FAILING)
         if answer is Answer.REFUSED:
             state.suspected = True
         if answer is not Answer.OK:
@@ -252,9 +262,7 @@ class Registry:
         if replaced:
             self._replaced(state)
             return
-        router = self._plan.router
-        prefill_s = router.timeouts.prefill_s if router else 0.0
-        hung = stalled_s >= self._thresholds.stalled_s(state.plan.role, prefill_s)
+        hung = stalled_s >= self._stalled_s(state)
         if hung is not state.hung:
             was, state.hung = state.ready, hung
             state.why = f"has work, but none got done for {stalled_s:.0f} s" if hung else ""
@@ -265,7 +273,36 @@ class Registry:
             state.changed()
             self._changed()
 
+    def hang(self, endpoint_id: str) -> str:
+        """Why an endpoint is taken to hang, so that only a new process will help; empty if it is not.
+
+        A hung process may have lost its scheduler alone, or answer nothing at all (stopped, or stuck).
+        """
+        state = self._states[endpoint_id]
+        if state.hung:
+            return state.why
+        silent_s = self._clock.now_s() - state.health.last_good_s
+        if not state.silent or not self._stalled_s(state) <= silent_s < inf:
+            return ""
+        return f"its probes have not been answered for {silent_s:.0f} s ({state.why})"
+
     # Inside.
+
+    def _fresh(self, instance: InstancePlan, engine: Engine, redefined: bool) -> State:
+        """The state of an instance that is new, or another one under its name: what an operator said of the
+        name holds for that too."""
+        state = State(instance, engine, Health(self._thresholds), self._clock.now_s())
+        known = self._gates.get(instance.name, set())
+        state.gates = known & {OPERATOR} if redefined else set(known)
+        return state
+
+    def _stalled_s(self, state: State) -> float:
+        """How long an endpoint may have work and get none of it done."""
+        router = self._plan.router
+        if router is None:
+            return self._thresholds.stalled_s(state.plan.role, 0.0)
+        thresholds = replace(self._thresholds, stall_s=router.timeouts.stall_s)
+        return thresholds.stalled_s(state.plan.role, router.timeouts.prefill_s)
 
     def _replaced(self, state: State) -> None:
         """There is another process: out, until it has joined by itself."""

@@ -82,6 +82,11 @@ class Health:
             self._good = 0
         return self.fit is not before
 
+    @property
+    def last_good_s(self) -> float:
+        """When its probes were last answered well; minus infinity if they never were."""
+        return self._last_good_s
+
     def _patient(self, now_s: float, busy: bool) -> bool:
         return busy and now_s - self._last_good_s < self._thresholds.patience_s
 

@@ -6,9 +6,9 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,35 +19,26 @@ from orchestrator import __version__
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.core.address import http_url, is_wildcard, join_host_port
 from orchestrator.core.types import Inflight
-from orchestrator.errors import LaunchError, PdctlError, PolicyError, Problem, TopologyError
-from orchestrator.fabric import ports, unix
+from orchestrator.errors import PdctlError, PolicyError, Problem, TopologyError
 from orchestrator.metrics import RouterMetrics
 from orchestrator.router import figures, logs
 from orchestrator.router.admin import Admin, Control, Reload
 from orchestrator.router.app import RouterApp
 from orchestrator.router.decisions import DecisionLog
 from orchestrator.router.endpoints import Registry
+from orchestrator.router.gates import GateFile
 from orchestrator.router.hung import Watchdog
+from orchestrator.router.listening import Listening
+from orchestrator.router.openfiles import raise_fd_limit
 from orchestrator.router.policies import Policies
-from orchestrator.router.replies import wire_error
 from orchestrator.router.rooms import PagedRandom
 from orchestrator.router.scrape import Prober
-from orchestrator.router.settings import wire_limits
 from orchestrator.topology.plan import Plan, RouterPlan
 from orchestrator.topology.scheduler import adopt, make_predictor, make_scheduler
 from orchestrator.wire.client import Pool
-from orchestrator.wire.server import Handler, OnBad, Server, WireLimits, serve
+from orchestrator.wire.server import Server
 
 log = logging.getLogger(__name__)
-
-STREAM_FDS = 3
-"""Sockets of one disaggregated stream: the client's, and one to each engine."""
-
-SPARE_FDS = 128
-"""Descriptors for everything but streams: listeners, probes, the log, libraries."""
-
-MAX_FDS = 1_048_576
-"""The kernel's usual ceiling, taken where the hard limit is infinite."""
 
 LAG_PERIOD_S = 0.25
 
@@ -57,15 +48,21 @@ CUT_S = 1.0
 GC_THRESHOLD = 20_000
 """Containers allocated and not freed before the collector looks; the default, 700, is passed by a burst."""
 
-ADMIN_BODY_BYTES = 1024 * 1024
+MEET_S = 0.02
+WARM_S = 5.0
+"""How long a router gets to find the engines before it takes over from one that serves them."""
+
+GATES = "gates.json"
+"""Beside the admin's socket: what is kept from new work, for the router that comes after this one."""
 
 
 class Router:
     """One router over one plan, to be made inside its event loop.
 
     `reread` reads the plan anew for a reload; None: it cannot be reloaded. `socket` is the path of the
-    admin's Unix socket. Raises TopologyError for a plan without a pdctl router, an engine that does not
-    load or a scheduling profile that does not build.
+    admin's Unix socket. `follow`: a router that answers there is followed, its listening sockets taken over
+    once the engines are known. Raises TopologyError for a plan without a pdctl router, an engine that does
+    not load or a scheduling profile that does not build.
     """
 
     def __init__(
@@ -74,6 +71,7 @@ class Router:
         *,
         reread: Callable[[], Plan] | None = None,
         socket: Path | None = None,
+        follow: bool = False,
         clock: Clock | None = None,
         rng: Random | None = None,
     ) -> None:
@@ -86,12 +84,11 @@ class Router:
         self._seldom = logs.Seldom(self._clock)
         self._plan = plan
         self._reread = reread
-        self._socket = socket
-        self._servers: list[Server] = []
-        self._client_server: Server | None = None
+        self._listening = Listening(router, socket, follow=follow)
         self._lag: asyncio.TimerHandle | None = None
         self.metrics = RouterMetrics((i.model for i in plan.instances), self._clock, __version__)
-        self.registry = Registry(plan, self._clock, self.metrics, inflight=self._inflight)
+        gates = GateFile(None if socket is None else socket.with_name(GATES))
+        self.registry = Registry(plan, self._clock, self.metrics, inflight=self._inflight, gates=gates)
         self.policies = Policies(router.scheduling, plan.base_dir, self._clock.now_s, self._policy_failed)
         profile = self.policies.watched()
         self.predictor = make_predictor(router.predictor, plan.base_dir)
@@ -131,49 +128,55 @@ class Router:
     @property
     def url(self) -> str:
         """Where clients reach it, with the port that was really bound."""
-        assert self._client_server is not None
         router = own_plan(self._plan)
         host = "127.0.0.1" if is_wildcard(router.host) else router.host
-        return http_url(host, self._client_server.port)
+        return http_url(host, self._listening.client.port)
+
+    @property
+    def handed_over(self) -> asyncio.Event:
+        """Set when another router serves in this one's place; `stop` then lets what runs here end."""
+        return self._listening.handed_over
 
     async def start(self) -> None:
         """Listen and probe. Raises LaunchError when an address is taken or cannot be had."""
         router = own_plan(self._plan)
-        limits = wire_limits(router.limits)
-        small = WireLimits(max_body_bytes=ADMIN_BODY_BYTES)
-        if self._socket is not None:
-            await self._listen_unix(self._socket, small)
-        admin = await self._listen(
-            "admin", self.admin.handle, wire_error, router.admin_host, router.admin_port, small
-        )
-        app = self.app
-        self._client_server = await self._listen(
-            "client", app.handle, app.refuse, router.host, router.port, limits
-        )
         self._prober.sync()
+        try:
+            if self._listening.follows:
+                await self._meet_engines()
+            await self._listening.start(self.app, self.admin)
+        except PdctlError:
+            await self.close()
+            raise
         self._tick_lag(None)
         log.info(
             "serving",
             extra={
                 "url": self.url,
-                "admin": join_host_port(router.admin_host, admin.port),
+                "admin": join_host_port(router.admin_host, self._listening.admin.port),
                 "endpoints": len(self._plan.instances),
                 "pid": os.getpid(),
             },
         )
 
     async def stop(self) -> bool:
-        """Take no more, let what runs end within `drain_s`, cut the rest; True if nothing was cut."""
+        """Take no more, let what runs end within `drain_s`, cut the rest; True if nothing was cut.
+
+        Where another router has taken over, what still comes on connections from before is served too.
+        """
         deadline_s = own_plan(self._plan).drain_s
-        self.app.draining = True
         log.info("draining", extra={"inflight": self.app.inflight, "deadline_s": deadline_s})
-        whole = True
-        if self._client_server is not None:
-            ended = asyncio.create_task(self._client_server.drained(deadline_s + CUT_S))
-            await asyncio.wait((ended,), timeout=deadline_s)
-            whole = ended.done()
-            await self.app.close()
-            await ended
+        client = self._listening.client
+        if self.handed_over.is_set():
+            ended = asyncio.create_task(client.retired())
+        else:
+            self.app.draining = True
+            ended = asyncio.create_task(_drained(client, deadline_s + CUT_S))
+        await asyncio.wait((ended,), timeout=deadline_s)
+        whole = ended.done()
+        await self.app.close()
+        await client.drained(CUT_S)
+        ended.cancel()
         await self.close()
         log.log(logging.INFO if whole else logging.WARNING, "stopped", extra={"all_finished": whole})
         return whole
@@ -183,10 +186,7 @@ class Router:
         if self._lag is not None:
             self._lag.cancel()
         await self.app.close()
-        for server in self._servers:
-            await server.drained(0.0)
-        if self._socket is not None and self._servers:
-            self._socket.unlink(missing_ok=True)
+        await self._listening.close()
         await self._prober.close()
         await self._decisions.close()
         self._probe_pool.close()
@@ -239,6 +239,14 @@ class Router:
         stale = [name for name in fixed if getattr(router, name) != getattr(before, name)]
         return {"endpoints": len(plan.instances), "needs_restart": stale, "policies": tried}
 
+    async def _meet_engines(self) -> None:
+        """Return when every engine is known, or after `WARM_S`: one may be down for good."""
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + WARM_S
+        states = self.registry.states
+        while not all(s.joined for s in states()) and loop.time() < give_up_s:  # noqa: ASYNC110
+            await asyncio.sleep(MEET_S)
+
     def _control(self) -> Control:
         return Control(
             registry=self.registry,
@@ -272,29 +280,6 @@ class Router:
         if times is not None:
             log.error("in-flight accounting is off", extra={"why": error.message, "times": times})
 
-    async def _listen(
-        self, what: str, handler: Handler, on_bad: OnBad, host: str, port: int, limits: WireLimits
-    ) -> Server:
-        try:
-            server = await serve(handler, host=host, port=port, limits=limits, on_bad=on_bad)
-        except OSError as error:
-            await self.close()
-            raise _not_bound(what, host, port, error) from error
-        self._servers.append(server)
-        return server
-
-    async def _listen_unix(self, path: Path, limits: WireLimits) -> None:
-        try:
-            sock = unix.bind(path)
-        except FileExistsError as error:
-            raise LaunchError(
-                f"another router serves this state directory: {path}", reason="taken"
-            ) from error
-        except OSError as error:
-            raise LaunchError(f"cannot make the socket {path}: {error.strerror}", reason="socket") from error
-        server = await serve(self.admin.handle_trusted, sock=sock, limits=limits, on_bad=wire_error)
-        self._servers.append(server)
-
     def _tick_lag(self, due_s: float | None) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
@@ -302,6 +287,18 @@ class Router:
             self.metrics.loop_lag(max(0.0, now_s - due_s))
         next_s = now_s + LAG_PERIOD_S
         self._lag = loop.call_at(next_s, self._tick_lag, next_s)
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Return when one of `events` is set."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+
+
+async def _drained(server: Server, timeout_s: float) -> None:
+    await server.drained(timeout_s)
 
 
 def own_plan(plan: Plan) -> RouterPlan:
@@ -314,33 +311,16 @@ def own_plan(plan: Plan) -> RouterPlan:
     return plan.router
 
 
-def _not_bound(what: str, host: str, port: int, error: OSError) -> LaunchError:
-    where = join_host_port(host, port)
-    holder = ports.holder(port)
-    if holder is not None:
-        return LaunchError(f"the {what} address {where} is taken by {holder}", reason="port-taken")
-    return LaunchError(f"cannot listen on the {what} address {where}: {error.strerror}", reason="not-bound")
-
-
-def raise_fd_limit() -> int:
-    """Lift the soft limit of open files to the hard one; the disaggregated streams that it is enough for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_FDS if hard == resource.RLIM_INFINITY else hard
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        wanted = MAX_FDS if soft == resource.RLIM_INFINITY else soft
-    else:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(0, wanted - SPARE_FDS) // STREAM_FDS
-
-
 def run_router(
     plan: Plan,
     *,
     reread: Callable[[], Plan] | None = None,
     socket: Path | None = None,
+    follow: bool = False,
     on_ready: Callable[[str], None] | None = None,
 ) -> int:
-    """Serve `plan` until SIGTERM or SIGINT, then drain; 0. A second signal stops at once; SIGHUP reloads.
+    """Serve `plan` until SIGTERM or SIGINT, or until another router has taken over, then drain; 0. A second
+    signal stops at once; SIGHUP reloads.
 
     `on_ready` is told the URL for clients once it listens. Raises what `Router` and its `start` raise.
     """
@@ -355,16 +335,12 @@ def run_router(
     fields = {"streams": streams, "max_inflight": router.limits.max_inflight}
     log.log(logging.INFO if enough else logging.WARNING, "open files allow this many streams", extra=fields)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(plan, reread, socket, on_ready))
+        make = partial(Router, plan, reread=reread, socket=socket, follow=follow)
+        return runner.run(_run(make, on_ready))
 
 
-async def _run(
-    plan: Plan,
-    reread: Callable[[], Plan] | None,
-    socket: Path | None,
-    on_ready: Callable[[str], None] | None,
-) -> int:
-    router = Router(plan, reread=reread, socket=socket)
+async def _run(make: Callable[[], Router], on_ready: Callable[[str], None] | None) -> int:
+    router = make()
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -386,11 +362,18 @@ async def _run(
     gc.set_threshold(GC_THRESHOLD)
     if on_ready is not None:
         on_ready(router.url)
-    await asked.wait()
+    await _first(asked, router.handed_over)
     watchdog.stop()
     stopping = asyncio.create_task(router.stop())
+
+    def again() -> None:
+        # Of a router that has handed over, the first signal only asks for what is under way.
+        if asked.is_set():
+            stopping.cancel()
+        asked.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.cancel)
+        loop.add_signal_handler(number, again)
     try:
         await stopping
     except asyncio.CancelledError:

@@ -32,9 +32,12 @@ class State:
     health: Health
     since_s: float
     joined: bool = False
-    gated: bool = False
+    gates: set[str] = field(default_factory=set)
+    """Who keeps new work from it (`router.gates`)."""
     hung: bool = False
     breaker: Breaker = field(default_factory=Breaker)
+    silent: bool = False
+    """Its last answer to a probe came too late, or was broken."""
     why: str = "not probed yet"
     learned: Mapping[str, Any] = field(default_factory=dict)
     load: Load | None = None
@@ -52,6 +55,11 @@ class State:
     """The controller's number for its process, and `lives` when it was told."""
     told_at: int = 0
     _view: Endpoint | None = None
+
+    @property
+    def gated(self) -> bool:
+        """Whether somebody keeps new work from it."""
+        return bool(self.gates)
 
     @property
     def ready(self) -> bool:

@@ -107,6 +107,7 @@ class Timeouts:
     inter_token_s: float = 60.0
     total_s: float = 3600.0
     hang_s: float = 15.0
+    stall_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)

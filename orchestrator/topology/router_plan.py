@@ -12,6 +12,7 @@ from orchestrator.core.address import http_url, is_wildcard, split_host_port
 from orchestrator.engines.base import HttpCall, Probes, Word
 from orchestrator.engines.routers import KINDS, Behind, Front
 from orchestrator.errors import Problem
+from orchestrator.policy.profiles import mode_of
 from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs
 from orchestrator.topology.plan import Credentials, Decisions, InstancePlan, Limits, RouterPlan, Timeouts
@@ -21,6 +22,8 @@ from orchestrator.topology.slo import class_data, resolved, tenant_data, tiers
 from orchestrator.topology.words import marked, marked_env, run_by
 
 ROLE = "role"
+TAKE_OVER = "--take-over"
+"""The word by which a new router follows the one that serves, in its stead and without a gap."""
 READY_TIMEOUT_S = 60.0
 """A router starts in a second; the rest of a minute is for a slow disk."""
 FOREIGN_READY_TIMEOUT_S = 600.0
@@ -34,7 +37,7 @@ def plan_router(inputs: Inputs, instances: Sequence[InstancePlan]) -> tuple[Rout
         return None, []
     plan = _common(inputs)
     if kind == "pdctl":
-        words = (inputs.python, "-P", "-m", "orchestrator.router", "--state", inputs.state_dir)
+        words = (inputs.python, "-P", "-m", "orchestrator.router", "--state", inputs.state_dir, TAKE_OVER)
         plan = replace(
             plan,
             argv=tuple(Word(word, ROLE) for word in words),
@@ -123,6 +126,7 @@ def _settings(inputs: Inputs) -> dict[str, Any]:
             inter_token_s=timeouts.inter_token,
             total_s=timeouts.total,
             hang_s=timeouts.hang,
+            stall_s=timeouts.stall,
         ),
         "scheduling": inputs.scheduling,
         "pass_headers": router.pass_headers,
@@ -174,12 +178,14 @@ def _foreign_argv(inputs: Inputs, behind: Sequence[Behind], plan: RouterPlan) ->
 
 
 def _digest(plan: RouterPlan) -> str:
-    """A SHA-256 over what a running router cannot take up by a reload: its process, listeners and limits."""
+    """A SHA-256 over what a running router cannot take up by a reload: its process, listeners, limits and
+    scheduling mode."""
     what = {
         "argv": [word.text for word in plan.argv],
         "env": {name: word.text for name, word in plan.env.items()},
         "listen": [plan.host, plan.port, plan.admin_host, plan.admin_port],
         "limits": asdict(plan.limits),
         "connect_s": plan.timeouts.connect_s,
+        "mode": mode_of(plan.scheduling),
     }
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

@@ -79,6 +79,13 @@ class TimeoutsConfig(Strict):
         description="Silence after which an engine with overdue work is taken to hang, and its requests go "
         "elsewhere; at least ten times as long as predicted.",
     )
+    stall: Duration = Field(
+        default="2m",
+        validate_default=True,
+        description="For an engine that has work to get any of it done, or to answer a probe; one that "
+        "computes prompts has at least a fifth more than `prefill`. Past it, it is given nothing and started "
+        "anew.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -41,6 +41,13 @@ WRITE_HIGH_WATER = 256 * 1024
 LINGER_S = 2.0
 """How long a connection is read and ignored after its last answer, so that closing does not reset it away."""
 
+RETIRED_IDLE_S = 2.0
+"""How long a connection may lie idle once its server has retired: a client that has just sent its next
+request on it is still answered."""
+
+BACKLOG = 2048
+"""Connections that the kernel holds until they are accepted."""
+
 CLOSING_PERIOD_S = 0.05
 """How often a closing server looks whether the last answers have been taken."""
 
@@ -158,7 +165,7 @@ class _Connection(asyncio.Protocol):
         server, reader = self._server, self._reader
         head = reader.head
         assert head is not None
-        keep_alive = head.keep_alive and not server.closing and not reader.extra
+        keep_alive = head.keep_alive and not server.leaving and not reader.extra
         exchange = Exchange(self, head, reader.take_body(), self._peer, keep_alive)
         exchange.paused = self._stalled_s != inf
         self._exchange = exchange
@@ -187,6 +194,8 @@ class _Connection(asyncio.Protocol):
         elif keep and not self._server.closing:
             self._reader.clear()
             self._deadline_s = self._loop.time() + self._server.limits.idle_timeout_s
+            if self._server.leaving:
+                self.retire()
         else:
             self._linger()
         if self._server.closing:
@@ -257,6 +266,11 @@ class _Connection(asyncio.Protocol):
         else:
             transport.close()
 
+    def retire(self) -> None:
+        """Wait no longer than `RETIRED_IDLE_S` for a request to come."""
+        if not self.busy:
+            self._deadline_s = min(self._deadline_s, self._loop.time() + RETIRED_IDLE_S)
+
     def close_idle(self) -> None:
         """Close if nothing is under way."""
         if not self.busy and self._transport is not None:
@@ -274,8 +288,9 @@ class Server:
         self.connections: set[_Connection] = set()
         self.heads: Heads[RequestHead] = Heads()
         self.closing = False
+        self.leaving = False
         self.port = 0
-        self._listener: asyncio.AbstractServer | None = None
+        self._listeners: list[asyncio.AbstractServer] = []
         self._settled = asyncio.Event()
         # One timer for all connections, so that a request costs none.
         shortest_s = min(
@@ -286,8 +301,12 @@ class Server:
 
     def listening(self, listener: asyncio.AbstractServer, port: int) -> None:
         """Remember the listener once it is bound."""
-        self._listener = listener
+        self._listeners.append(listener)
         self.port = port
+
+    def sockets(self) -> list[int]:
+        """The descriptors of the sockets that it listens on."""
+        return [sock.fileno() for listener in self._listeners for sock in _sockets(listener)]
 
     def _sweep(self) -> None:
         now_s = self.loop.time()
@@ -303,11 +322,31 @@ class Server:
         if self.closing and not any(c.busy for c in self.connections):
             self._settled.set()
 
+    def _shut(self) -> None:
+        self.leaving = True
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    async def also(self, sock: socket.socket) -> None:
+        """Listen on one more bound socket. Raises OSError."""
+        self._listeners.append(
+            await self.loop.create_server(lambda: _Connection(self), sock=sock, backlog=BACKLOG)
+        )
+
+    async def retired(self) -> None:
+        """Listen no more, for another process does, and return when no connection is left: each is closed
+        after its next answer, or when none is asked for."""
+        self._shut()
+        for connection in tuple(self.connections):
+            connection.retire()
+        while self.connections:  # noqa: ASYNC110  what a connection's end costs is not to grow by this
+            await asyncio.sleep(CLOSING_PERIOD_S)
+
     def close(self) -> None:
         """Listen no more and close idle connections; those at work close after their answer."""
+        self._shut()
         self.closing = True
-        if self._listener is not None:
-            self._listener.close()
         for connection in tuple(self.connections):
             connection.close_idle()
         self._timer.cancel()
@@ -325,6 +364,10 @@ class Server:
         return not left
 
 
+def _sockets(listener: asyncio.AbstractServer) -> list[socket.socket]:
+    return list(cast(asyncio.Server, listener).sockets)
+
+
 async def serve(
     handler: Handler,
     *,
@@ -333,7 +376,7 @@ async def serve(
     limits: WireLimits | None = None,
     sock: socket.socket | None = None,
     on_bad: OnBad = plain_refusal,
-    backlog: int = 2048,
+    backlog: int = BACKLOG,
     reuse_port: bool = False,
 ) -> Server:
     """Listen on `host`:`port` (0: any free one) or on `sock`, a bound TCP or Unix socket.
@@ -351,6 +394,6 @@ async def serve(
         listener = await loop.create_server(
             factory, host, port, backlog=backlog, reuse_port=reuse_port or None
         )
-    name = listener.sockets[0].getsockname()
+    name = _sockets(listener)[0].getsockname()
     server.listening(listener, name[1] if isinstance(name, tuple) else 0)
     return server

@@ -29,6 +29,7 @@ FAST = Tuning(
     probe_most_s=0.001,
     door_s=0.001,
     join_s=0.05,
+    hang_s=0.01,
     leave_s=0.0,
     failed_leave_s=0.0,
     housekeeping_s=3600.0,
@@ -413,3 +414,84 @@ async def test_only_external_engines_need_no_process(stage: Stage) -> None:
         status = await until(supervisor, Phase.READY)
         assert status.instances == ()
         assert status.external == ("p0 http://127.0.0.1:9000",)
+
+
+async def test_case_40_what_the_router_takes_to_hang_is_started_anew(stage: Stage) -> None:
+    async with stage.supervisor() as supervisor:
+        supervisor.apply(stage.plan(unit("p0"), unit("d0"), with_router=True))
+        await until(supervisor, Phase.READY)
+        stage.link.stuck = {"d0": "has work, but none got done for 130 s", "nobody": "x"}
+        await eventually(lambda: "start d0#2" in stage.story)
+        stage.link.stuck.clear()
+        status = await until(supervisor, Phase.READY)
+        hung = next(i for i in status.instances if i.name == "d0")
+        assert hung.last_error.startswith("hung: has work, but none got done for 130 s")
+        assert "start p0#2" not in stage.story
+
+
+async def test_what_the_router_does_not_take_up_is_said(stage: Stage) -> None:
+    async with stage.supervisor() as supervisor:
+        supervisor.apply(stage.plan(unit("p0"), with_router=True))
+        await until(supervisor, Phase.READY)
+        stage.link.refused = "a policy failed"
+        supervisor.apply(stage.plan(unit("p0"), unit("d0"), with_router=True))
+        status = await until(supervisor, Phase.FAILED)
+        assert status.problem == "the router goes on by the plan before: a policy failed"
+
+
+def taking_over(stage: Stage, digest: str) -> Plan:
+    front = router(8000, 8001, ["router", "--take-over"], digest=digest, max_restarts=3)
+    return plan(stage.state.root, unit("p0"), router=front)
+
+
+async def test_a_router_takes_over_from_the_one_before_which_then_goes(stage: Stage) -> None:
+    stage.launcher.stubborn.add("router")
+    async with stage.supervisor() as supervisor:
+        supervisor.apply(taking_over(stage, "a"))
+        await until(supervisor, Phase.READY)
+        old = stage.launcher.running["router"]
+        supervisor.apply(taking_over(stage, "b"))
+        await eventually(lambda: "start router#2" in stage.story)
+        assert old.lives
+        assert "TERM router#1" not in stage.story, "not before the new one says that it serves"
+        stage.link.serving = stage.launcher.running["router"].identity.pid
+        await eventually(lambda: "TERM router#1" in stage.story)
+        assert supervisor.phase is Phase.WORKING, "what the old one has is not over"
+        old.end(0)
+        status = await until(supervisor, Phase.READY)
+        assert [(i.name, i.incarnation) for i in status.instances][-1] == ("router", 2)
+        assert stage.store.records()["router"].incarnation == 2
+        stage.launcher.stubborn.clear()
+
+
+async def test_an_old_router_that_leaves_by_itself_is_not_started_again(stage: Stage) -> None:
+    async with stage.supervisor() as supervisor:
+        supervisor.apply(taking_over(stage, "a"))
+        await until(supervisor, Phase.READY)
+        old = stage.launcher.running["router"]
+        supervisor.apply(taking_over(stage, "b"))
+        await eventually(lambda: "start router#2" in stage.story)
+        old.end(0)
+        stage.link.serving = stage.launcher.running["router"].identity.pid
+        await until(supervisor, Phase.READY)
+        assert [line for line in stage.story if "router" in line and line.startswith("start")] == [
+            "start router#1",
+            "start router#2",
+        ]
+
+
+async def test_case_44_a_router_that_does_not_come_up_leaves_the_one_before(stage: Stage) -> None:
+    async with stage.supervisor() as supervisor:
+        supervisor.apply(taking_over(stage, "a"))
+        await until(supervisor, Phase.READY)
+        old = stage.launcher.running["router"]
+        stage.launcher.crashing["router"] = 1
+        supervisor.apply(taking_over(stage, "b"))
+        status = await until(supervisor, Phase.FAILED)
+        assert "the new router did not take over, the one before serves on" in status.problem
+        assert old.lives
+        assert [(i.name, i.incarnation) for i in status.instances][-1] == ("router", 1)
+        stage.launcher.crashing.clear()
+        stage.launcher.running["router"] = old
+        old.end(0)
+        await eventually(lambda: stage.story.count("start router#2") == 2)

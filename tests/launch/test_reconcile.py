@@ -56,7 +56,7 @@ def test_several_roles_change_together() -> None:
 
 def test_the_router_is_no_role_of_that_kind_and_goes_by_itself() -> None:
     found = reconcile(want(p1="prefill b", router="router s"), have(p1="prefill a", router="router r"))
-    assert found == Changes(waves=(("p1",), ("router",)))
+    assert found == Changes(waves=(("router",), ("p1",)))
 
 
 def test_what_serves_nobody_is_replaced_at_once() -> None:

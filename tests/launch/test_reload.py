@@ -79,7 +79,7 @@ def test_of_the_router_everything_but_its_process_is_taken(tmp_path: Path) -> No
     assert merged == changed
     moved = plan(tmp_path, scheduling=complete("random"), port=99, digest="router-2")
     merged, left = merge(moved, running)
-    assert left == ("the router's own addresses, limits or environment differ",)
+    assert left == ("the router's own addresses, limits, environment or mode differ",)
     assert merged.router is not None
     assert (merged.router.port, merged.router.digest) == (1, "router-1")
     assert merged.router.scheduling == complete("random")

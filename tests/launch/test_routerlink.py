@@ -49,12 +49,13 @@ async def test_what_is_sent(tmp_path: Path) -> None:
         await link.drain("p0", 7.5)
         await link.ungate("p0", 3)
         await link.gate("p1")
+    by = {"by": "controller"}
     assert hints == [
         ("/reload", {}),
-        ("/gate", {"instance": "p0"}),
-        ("/drain", {"instance": "p0", "deadline_s": 7.5}),
-        ("/ungate", {"instance": "p0", "incarnation": "3"}),
-        ("/gate", {"instance": "p1"}),
+        ("/gate", {"instance": "p0", **by}),
+        ("/drain", {"instance": "p0", "deadline_s": 7.5, **by}),
+        ("/ungate", {"instance": "p0", "incarnation": "3", **by}),
+        ("/gate", {"instance": "p1", **by}),
     ]
 
 
@@ -85,12 +86,35 @@ async def test_a_refusal_is_logged_and_not_raised(tmp_path: Path, caplog: pytest
     assert "router: /gate answered 400" in caplog.text
 
 
+ROW = {"ready": True, "why": "", "gates": [], "hung": ""}
+
+
+def endpoints(**rows: Any) -> dict[str, Any]:
+    return {"endpoints": [{"name": name, **row} for name, row in rows.items()]}
+
+
+async def test_who_hangs_but_for_those_an_operator_looks_into(tmp_path: Path) -> None:
+    stuck = {**ROW, "hung": "has work"}
+    answer = endpoints(p0=ROW, p1=stuck, p2={**stuck, "gates": ["operator"]})
+    async with router(tmp_path / "router.sock", body=json.dumps(answer).encode()):
+        assert await SocketRouterLink(tmp_path / "router.sock").hung() == {"p1": "has work"}
+    assert await SocketRouterLink(tmp_path / "router.sock").hung() == {}
+
+
+@pytest.mark.parametrize(("body", "pid"), [(b'{"pid": 7}', 7), (b"{}", None), (b"[]", None), (b"x", None)])
+async def test_whose_process_answers(tmp_path: Path, body: bytes, pid: int | None) -> None:
+    async with router(tmp_path / "router.sock", body=body):
+        assert await SocketRouterLink(tmp_path / "router.sock").pid() == pid
+    assert await SocketRouterLink(tmp_path / "router.sock").pid() is None
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ({"endpoints": [{"name": "p0", "ready": True, "gated": False, "why": ""}]}, None),
-        ({"endpoints": [{"name": "p0", "ready": False, "gated": False, "why": "probe: 503"}]}, "probe: 503"),
-        ({"endpoints": [{"name": "p0", "ready": True, "gated": True, "why": "gated"}]}, "gated"),
+        (endpoints(p0=ROW), None),
+        (endpoints(p0={**ROW, "ready": False, "why": "probe: 503"}), "probe: 503"),
+        (endpoints(p0={**ROW, "ready": False, "why": "gated", "gates": ["controller"]}), "gated"),
+        (endpoints(p0={**ROW, "ready": False, "why": "gated", "gates": ["operator"]}), None),
         ({"endpoints": []}, "the router does not know it"),
         ({"what": 1}, None),
     ],

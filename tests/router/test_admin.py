@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from random import Random
@@ -123,7 +124,8 @@ async def test_health_counts_what_is_ready(
     desk = await office(make_plan(engine.plan(), dead.plan()))
     await until(lambda: ready(desk, "p0"))
     body = (await desk.client.get("/health")).json()
-    assert body == {"status": "ok", "version": "1.2.3", "endpoints": 2, "ready": 1, "inflight": 0}
+    told = {"status": "ok", "version": "1.2.3", "endpoints": 2, "ready": 1, "inflight": 0}
+    assert body == told | {"pid": os.getpid()}
 
 
 async def test_endpoints_shows_state_load_facts_and_why_not(
@@ -174,7 +176,7 @@ async def test_a_gate_closes_and_opens(
     answer = await desk.client.post("/gate", json={"instance": "p0"})
     assert answer.json() == {"instance": "p0", "gated": True, "inflight": 0, "kv_tokens": 0}
     assert not ready(desk, "p0")
-    assert (await desk.show("p0"))["why"] == "gated"
+    assert (await desk.show("p0"))["why"] == "gated by operator"
     await desk.client.post("/ungate", json={"instance": "p0"})
     assert ready(desk, "p0")
 
@@ -214,6 +216,7 @@ async def test_a_drain_answers_at_its_deadline_with_what_is_left(
         ("/gate", b"[]", 400, "JSON object"),
         ("/gate", b"{}", 400, "instance"),
         ("/gate", b'{"instance": 1}', 400, "instance"),
+        ("/gate", b'{"instance": "p0", "by": "me"}', 400, "by is one of operator, controller"),
         ("/ungate", b'{"instance": "nobody"}', 404, "there are: p0"),
         ("/drain", b'{"instance": "p0", "deadline_s": "soon"}', 400, "number of seconds"),
         ("/drain", b'{"instance": "p0", "deadline_s": true}', 400, "number of seconds"),

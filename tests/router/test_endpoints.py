@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from orchestrator.engines.base import HttpCall, Probes
 from orchestrator.errors import TopologyError
 from orchestrator.router.ask import refused
 from orchestrator.router.endpoints import Registry
+from orchestrator.router.gates import GateFile
 from orchestrator.router.health import Answer
 from orchestrator.topology.plan import InstancePlan, Plan
 
@@ -224,6 +226,60 @@ def test_a_gated_endpoint_is_given_nothing_and_comes_back(world: World) -> None:
     assert world.counts.changes[1:] == [("p0", "out", "gate"), ("p0", "ready", "ungate")]
     assert world.suspects == ["p0"]
     assert not world.registry.gate("nobody", True)
+
+
+def test_what_two_keep_closed_is_open_when_both_have_opened_it(world: World) -> None:
+    world.join("p0")
+    world.registry.gate("p0", True)
+    world.registry.gate("p0", True, by="controller")
+    world.registry.gate("p0", False, by="controller")
+    assert world.ready() == set()
+    world.registry.gate("p0", False)
+    assert world.ready() == {"p0"}
+
+
+def test_an_operators_gate_outlives_the_router_and_another_definition(
+    make_plan: MakePlan, tmp_path: Path
+) -> None:
+    def registry(*instances: InstancePlan) -> Registry:
+        file = GateFile(tmp_path / "gates.json")
+        return Registry(make_plan(*instances), FakeClock(), Counts(), gates=file)
+
+    first = registry(instance("p0"), instance("p1"))
+    first.gate("p0", True)
+    first.gate("p0", True, by="controller")
+    first.gate("p1", True)
+    second = registry(instance("p0"), instance("p1"))
+    assert [s.gates for s in second.states()] == [{"operator", "controller"}, {"operator"}]
+    second.apply(make_plan(instance("p0", url="http://127.0.0.1:2")))
+    assert [s.gates for s in second.states()] == [{"operator"}], "the controller will say so anew"
+    assert [s.gates for s in registry(instance("p0"), instance("p1")).states()] == [{"operator"}, set()]
+
+
+def test_case_40_what_answers_no_probe_for_long_hangs(world: World) -> None:
+    world.registry.answered("d0", Answer.SLOW, "slow")
+    world.clock.advance(1000.0)
+    assert not world.registry.hang("d0"), "it may be loading: nobody knows it yet"
+    world.join("d0")
+    assert not world.registry.hang("d0")
+    world.registry.answered("d0", Answer.SLOW, "no answer in time")
+    world.clock.advance(119.0)
+    assert not world.registry.hang("d0")
+    world.clock.advance(2.0)
+    world.registry.answered("d0", Answer.SLOW, "no answer in time")
+    assert "not been answered for 121 s (no answer in time)" in world.registry.hang("d0")
+    for excused in (Answer.UNAVAILABLE, Answer.REJECTED, Answer.REFUSED):
+        world.registry.answered("d0", excused, "")
+        assert not world.registry.hang("d0")
+
+
+def test_case_39_who_computes_prompts_may_be_silent_for_longer_than_a_prefill(world: World) -> None:
+    world.join("p0")
+    world.clock.advance(359.0)
+    world.registry.answered("p0", Answer.SLOW, "")
+    assert not world.registry.hang("p0")
+    world.clock.advance(2.0)
+    assert world.registry.hang("p0")
 
 
 def test_a_gate_holds_through_a_restart_behind_it(world: World) -> None:

@@ -316,6 +316,29 @@ async def test_a_stream_that_is_cut_is_told_so(streaming: Streaming, how: str) -
     assert await router.ends() == 0
 
 
+async def test_case_42_another_router_takes_over_and_a_stream_goes_on(
+    streaming: Streaming, run: Start
+) -> None:
+    old, engine, reading = await streaming()
+    url, _ = await old.urls()
+    new = await run(None, "--state", str(old.state), "--take-over")
+    await new.says("took over from the router before")
+    assert (await new.urls())[0] == url
+    old.signal(signal.SIGTERM)
+    await old.says("msg=draining inflight=1")
+    for _ in range(3):
+        assert (await get(f"{url}/v1/models")).status_code == 200
+    assert not reading.task.done()
+    engine.streams[0].write(b"data: [DONE]\n\n")
+    engine.streams[0].end()
+    assert (await reading.ends()).endswith("data: [DONE]\n\n")
+    assert await old.ends() == 0
+    await old.says("msg=stopped all_finished=true")
+    assert (old.state / "router.sock").exists(), "it is the new one's"
+    third = await run(None)
+    assert await third.ends() == 3, "who does not take over is refused as ever"
+
+
 async def test_case_44_a_reload_drops_no_stream_even_of_a_removed_endpoint(
     streaming: Streaming, stub: StartStub, make_plan: MakePlan
 ) -> None:

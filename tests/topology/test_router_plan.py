@@ -33,7 +33,7 @@ def words(plan) -> str:
 def test_pdctls_own(site, pair: str) -> None:
     plan = site.plan(pair)
     router = plan.router
-    assert words(plan) == f"/usr/bin/python3 -P -m orchestrator.router --state {plan.state_dir}"
+    assert words(plan) == f"/usr/bin/python3 -P -m orchestrator.router --state {plan.state_dir} --take-over"
     assert (router.url, router.admin_url) == ("http://127.0.0.1:8000", "http://127.0.0.1:8001")
     assert (router.limits, router.timeouts) == (Limits(), Timeouts()), "the defaults are written once"
     assert [call.path for call in (*router.probes.ready, router.probes.live)] == ["/ready", "/health"]

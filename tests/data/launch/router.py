@@ -46,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
-        note(" ".join([self.path.removeprefix("/"), *(str(body[k]) for k in sorted(body))]))
+        note(" ".join([self.path.removeprefix("/"), *(str(body[k]) for k in sorted(body.keys() - {"by"}))]))
         self.answer(200)
 
     def answer(self, status: int) -> None:

@@ -1,0 +1,45 @@
+"""`pdctl drain`: instances that go on running, and what work they get."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, err, out
+from orchestrator.cli.run import Timeout, named_first, state_of, waited
+from orchestrator.errors import LaunchError
+
+
+@app.command()
+def drain(
+    topology: TopologyFile = DEFAULT_TOPOLOGY,
+    instance: Annotated[str | None, typer.Argument(metavar="INSTANCE", help="One engine.")] = None,
+    overrides: Overrides = None,
+    timeout: Timeout = None,
+    undo: Annotated[bool, typer.Option("--undo", metavar="", help="Give it work again.")] = False,
+) -> None:
+    """Give an engine nothing new and return when it has finished what it has; it goes on running.
+
+    It stays drained, also when it, the router or the controller is started anew, until `--undo`. What hangs
+    is not restarted while it is drained: it can be looked into.
+    """
+    # Here and not above: it loads an HTTP client that few commands need.
+    from orchestrator.launch import drain as launch
+
+    named_first(topology, "drain")
+    if instance is None:
+        raise typer.BadParameter("name the instance; `pdctl ps` lists them", param_hint="INSTANCE")
+    state = state_of(topology, overrides)
+    if undo:
+        waited(launch.undo(state, instance), "")
+        out.print(f"{instance} is given work again", markup=False)
+        return
+    work = launch.drain(state, instance, timeout)
+    done = waited(work, f"{instance} stays closed to new work; `pdctl drain --undo` opens it")
+    if done.drained:
+        out.print(f"{instance} is drained; `pdctl drain --undo` gives it work again", markup=False)
+        return
+    left = f"{done.requests} requests and {done.kv_tokens} tokens of KV are left on {instance}"
+    err.print(f"{left}; it is given nothing new", markup=False)
+    raise typer.Exit(LaunchError.exit_code)
