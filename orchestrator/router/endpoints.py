@@ -248,7 +248,7 @@ class Registry:
             log.warning("endpoint has a new process", extra=fields)
             self._counts.incarnation(endpoint_id)
             self._tell(self._on_incarnation, endpoint_id)
-        state.joined, state.hung, state.why = True, False, ""
+        state.joined, state.hung, state.why, state.stuck = True, False, "", ""
         state.breaker.reset()
         state.moved_s = self._clock.now_s()
         self._moved(state, was, "probe")
@@ -266,6 +266,7 @@ class Registry:
         if hung is not state.hung:
             was, state.hung = state.ready, hung
             state.why = f"has work, but none got done for {stalled_s:.0f} s" if hung else ""
+            state.stuck = state.why or state.stuck
             self._moved(state, was, "hung" if hung else "progress")
             for callback in self._on_hung if hung else ():
                 callback(state.plan.name, state.why)
@@ -279,8 +280,8 @@ class Registry:
         A hung process may have lost its scheduler alone, or answer nothing at all (stopped, or stuck).
         """
         state = self._states[endpoint_id]
-        if state.hung:
-            return state.why
+        if state.stuck:
+            return state.stuck
         silent_s = self._clock.now_s() - state.health.last_good_s
         if not state.silent or not self._stalled_s(state) <= silent_s < inf:
             return ""

@@ -36,6 +36,8 @@ class State:
     """Who keeps new work from it (`router.gates`)."""
     hung: bool = False
     breaker: Breaker = field(default_factory=Breaker)
+    stuck: str = ""
+    """Why it was found to hang, until its counters move: it may have been rid of its work meanwhile."""
     silent: bool = False
     """Its last answer to a probe came too late, or was broken."""
     why: str = "not probed yet"
@@ -125,6 +127,8 @@ class State:
         `given`: it has requests from us.
         """
         before, self.load = self.load, load
+        if before is not None and load.progress != before.progress:
+            self.stuck = ""
         still = before is not None and load.progress is not None and load.progress == before.progress
         # What only waits may be held up by a peer: a decode side without room, for instance.
         working = load.running > 0 or (given and not load.waiting)
