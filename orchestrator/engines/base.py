@@ -68,7 +68,7 @@ class InstanceSpec:
     near: tuple[Near, ...] = ()
     """The NICs of each of `devices`, in their order; empty where all share `nics`, or none are known."""
     interface: str | None = None
-    """The network interface of `address`, where its node is known to have no RDMA device to use."""
+    """The network interface of `address`, where KV goes over TCP because a node has no RDMA to use."""
     node: str = ""
     node_nics: Mapping[str, str] = field(default_factory=dict)
     """Every RDMA device of the node by name, with the state of its link; empty where that is not known."""

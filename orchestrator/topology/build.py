@@ -190,12 +190,11 @@ def _launched_spec(
             _written(inputs, (*part.place, "env"), part.pool.env),
         ),
         devices=seats[rank].gpus,
-        nics=node.nics.near(seats[rank].gpus),
         rank=rank,
         head_address=head.address if len(seats) > 1 else None,
         node=node.name,
         folder=f"{inputs.state_dir}/files",
-        **nearby(inputs.fabrics.get(node.name), node, seats[rank].gpus),
+        **nearby(inputs.fabrics.get(node.name), node, seats[rank].gpus, part.over_tcp),
     )
 
 

@@ -14,25 +14,25 @@ HANDS_OFF = (Role.PREFILL, Role.DECODE)
 
 
 def carried(topology: Topology, parts: Sequence[Part], fabrics: Mapping[str, Fabric]) -> tuple[Part, ...]:
-    """`parts`, those that need RDMA changed to TCP where one host that they may use has none up.
+    """`parts` as their hosts can: over TCP where one that they or their peers may use has no RDMA up.
 
-    Both sides of a hand-off change together, and nothing does where a pool names its transfer: whoever wrote
-    it is told (rule `no-rdma`), not overruled.
+    Both sides of a hand-off change together. Where a pool names a transfer that needs RDMA, whoever wrote it
+    is told (rule `no-rdma`), not overruled.
     """
-    return tuple(replace(part, chosen_transfer=_choice(topology, part, parts, fabrics)) for part in parts)
+    return tuple(_carried(topology, part, parts, fabrics) for part in parts)
 
 
-def _choice(
-    topology: Topology, part: Part, parts: Sequence[Part], fabrics: Mapping[str, Fabric]
-) -> str | None:
+def _carried(topology: Topology, part: Part, parts: Sequence[Part], fabrics: Mapping[str, Fabric]) -> Part:
     carriage = part.carriage
-    if part.pool.role not in HANDS_OFF or carriage is None or carriage.by != "rdma":
-        return None
+    if part.pool.role not in HANDS_OFF or carriage is None or carriage.by == "tcp":
+        return part
     peers = [p for p in parts if p.pool.role in HANDS_OFF and p.dialect == part.dialect and p.pool.size]
+    if not without_rdma(topology, peers, fabrics):
+        return part
+    if carriage.by == "either":
+        return replace(part, over_tcp=True)
     written = [p for p in peers if p.pool.transfer is not None or p.pool.external is not None]
-    if written or not without_rdma(topology, peers, fabrics):
-        return None
-    return carriage.tcp
+    return part if written else replace(part, chosen_transfer=carriage.tcp)
 
 
 def without_rdma(topology: Topology, parts: Iterable[Part], fabrics: Mapping[str, Fabric]) -> list[str]:

@@ -105,6 +105,7 @@ def fabrics_of(found: Draft) -> tuple[dict[str, Fabric], list[Problem]]:
     """What the nodes of a draft have, by name, as far as they say (`fabric:`); and what is wrong there."""
     fabrics: dict[str, Fabric] = {}
     problems: list[Problem] = []
+    files: dict[str, tuple[Fabric | None, list[Problem]]] = {}
     for index, node in enumerate(found.topology.hosts if found.topology is not None else ()):
         place: Place = ("nodes", index)
         if node.fabric is None:
@@ -115,7 +116,9 @@ def fabrics_of(found: Draft) -> tuple[dict[str, Fabric], list[Problem]]:
         if node.nics_per_gpu is not None and "nics" in node.model_fields_set:
             message = "has no effect beside `nics`, which says which NICs are used"
             problems.append(found.source.problem((*place, "nics_per_gpu"), message))
-        fabric, wrong = load(Path(found.folder.absolute(node.fabric)))
+        if node.fabric not in files:  # hosts bought together share one
+            files[node.fabric] = load(Path(found.folder.absolute(node.fabric)))
+        fabric, wrong = files[node.fabric]
         if fabric is not None:
             fabrics[node.name] = fabric
         for problem in wrong:

@@ -26,6 +26,8 @@ class Part:
     profile: LaunchProfile
     chosen_transfer: str | None = None
     """What it transfers KV by where the hosts have no RDMA for what it would use by default."""
+    over_tcp: bool = False
+    """Whether a transfer that takes RDMA or TCP has TCP alone, as one of the hosts has no RDMA."""
 
     @property
     def place(self) -> Place:

@@ -59,7 +59,8 @@ def lint_fabric(inputs: Inputs, specs: Specs) -> list[Problem]:
 def _wired(inputs: Inputs, specs: Specs) -> Iterator[Wired]:
     places = {node.name: ("nodes", index) for index, node in enumerate(inputs.topology.hosts)}
     for part in inputs.parts:
-        if part.pool.role not in HANDS_OFF or part.carriage is None or part.carriage.by == "tcp":
+        carriage = part.carriage
+        if part.pool.role not in HANDS_OFF or carriage is None or carriage.by == "tcp" or part.over_tcp:
             continue
         for name, fabric in inputs.fabrics.items():
             here = tuple(spec for spec in specs.get(part.name, ()) if spec.node == name and spec.nics)
@@ -97,7 +98,8 @@ def _nodes(inputs: Inputs) -> Iterator[Problem]:
 
 def _carriages(inputs: Inputs, specs: Specs) -> Iterator[Problem]:
     """Transfers that need RDMA where there is none, and what TCP costs."""
-    parts = [p for p in inputs.parts if p.pool.role in HANDS_OFF and p.pool.size and p.carriage is not None]
+    launched = [part for part in inputs.parts if part.pool.external is None and part.pool.size]
+    parts = [p for p in launched if p.pool.role in HANDS_OFF and p.carriage is not None]
     bare = without_rdma(inputs.topology, parts, inputs.fabrics)
     for part in parts:
         carriage, place = part.carriage, (*part.place, "transfer")
@@ -108,7 +110,7 @@ def _carriages(inputs: Inputs, specs: Specs) -> Iterator[Problem]:
             message = f"{what} needs RDMA, and node {_listed(bare)} has none up"
             hint = f"write transfer: {carriage.tcp} in both pools; over TCP {cost}"
             yield inputs.source.problem(place, message, hint=hint, rule=rules.NO_RDMA)
-        elif part.chosen_transfer is not None or (carriage.by == "either" and bare):
+        elif part.chosen_transfer is not None or part.over_tcp:
             message = f"KV goes over TCP, as node {_listed(bare)} has no RDMA device that is up: {cost}"
             yield inputs.source.problem(place, message, rule=rules.TCP_COST)
         elif carriage.by == "tcp" and not bare and _all_known(inputs, specs, parts):
@@ -183,12 +185,14 @@ def _idle(inputs: Inputs, wired: Sequence[Wired]) -> Iterator[Problem]:
     """Nodes whose instances leave NICs near their GPUs unused."""
     for name in dict.fromkeys(one.node for one in wired):
         here = [one for one in wired if one.node == name]
-        per_gpu = inputs.topology.hosts[int(here[0].place[1])].nics_per_gpu
+        host = inputs.topology.hosts[int(here[0].place[1])]
         fabric = here[0].fabric
-        gpus = sorted({gpu.index for one in here for gpu, _ in one.used()})
+        gpus = {gpu.index for one in here for gpu, _ in one.used()}
+        # Of all GPUs of the node, as it shares its NICs, used or not.
+        picks = [p for p in nic_map(fabric, host.gpus, host.nics_per_gpu) if p.gpu in gpus]
         nics = {nic for one in here for _, found in one.used() for nic in found}
         used = {nic.name for nic in nics}
-        near = {nic for pick in nic_map(fabric, gpus, per_gpu) for nic in pick.nics}
+        near = {nic for pick in picks for nic in pick.nics}
         idle: list[str] = sorted(near - used, key=natural)
         if idle and len(used) < len(near):
             yield _warning(
@@ -198,7 +202,7 @@ def _idle(inputs: Inputs, wired: Sequence[Wired]) -> Iterator[Problem]:
                 f"of {len(near)} NICs near the GPUs of {name}, {_names(nics)} alone "
                 f"{'is' if len(used) == 1 else 'are'} used, {_listed(idle)} not: "
                 f"{against(inputs, here[0].part, len(used) / len(near))}",
-                hint=f"nics: {_pairs({p.gpu: ', '.join(p.nics) for p in nic_map(fabric, gpus)})}",
+                hint=f"nics: {_pairs({pick.gpu: ', '.join(pick.nics) for pick in picks})}",
             )
 
 

@@ -9,17 +9,21 @@ from orchestrator.engines.base import Near
 from orchestrator.topology.schema import Node
 
 
-def nearby(fabric: Fabric | None, node: Node, gpus: tuple[int, ...]) -> dict[str, Any]:
-    """The fields of `InstanceSpec` about NICs beyond their names, for a process on `gpus` of `node`."""
+def nearby(fabric: Fabric | None, node: Node, gpus: tuple[int, ...], over_tcp: bool) -> dict[str, Any]:
+    """The fields of `InstanceSpec` about NICs, for a process on `gpus` of `node`.
+
+    `over_tcp`: no NIC is named, whatever the node has, as a peer has none; the interface of the address is.
+    """
     wired: dict[str, Any] = {}
-    if node.nics.by_gpu:
+    if not over_tcp:
+        wired["nics"] = node.nics.near(gpus)
         mapped = dict(node.nics.by_gpu)
-        wired["near"] = tuple(_near(fabric, gpu, mapped.get(gpu, ())) for gpu in gpus)
+        wired["near"] = tuple(_near(fabric, gpu, mapped.get(gpu, ())) for gpu in gpus) if mapped else ()
     if fabric is None:
         return wired
     wired["node_nics"] = {nic.name: nic.state for nic in fabric.nics}
     interface = fabric.interface_of(node.address)
-    if not fabric.active_nics and interface is not None:
+    if over_tcp and interface is not None:
         wired["interface"] = interface.name
     return wired
 

@@ -234,6 +234,28 @@ def test_case_12_nixl_takes_the_interface_that_its_address_is_on(hosts: Hosts) -
     assert sum("[tcp-cost]" in w for w in plan.warnings) == 2
 
 
+def test_case_12_nixl_names_no_nic_that_its_peer_has_no_way_to(hosts: Hosts) -> None:
+    first, _ = hosts.are("hgx-h200", "ethernet-vm")
+    hosts.save("h1", replace(first, interfaces=(Interface("bond0", addresses=("10.0.0.1",)),)))
+    plan = hosts.plan(PAIR.replace("sglang", "vllm").replace("tp: TP", "tp: 2"))
+    env = plan.instance("prefill-0").env
+    assert env["UCX_NET_DEVICES"].text == "bond0"
+    assert "VLLM_GPU_NIC_PCIE_MAPPING" not in env
+    # Its file says nothing of addresses, so the choice is UCX's.
+    assert "UCX_NET_DEVICES" not in plan.instance("decode-0").env
+    assert "KV goes over TCP, as node h2 has no RDMA device that is up" in " ".join(plan.warnings)
+
+
+def test_a_nic_is_not_idle_because_its_gpu_is(hosts: Hosts) -> None:
+    """Two GPUs share the two NICs of a switch, and one of them is not used."""
+    first, _ = hosts.are("hgx-h200", "hgx-h200")
+    switch = first.gpus[0].path[:3]
+    nics = tuple(replace(nic, path=(*switch, nic.pci)) for nic in first.nics[:4])
+    gpus = tuple(replace(gpu, path=(*switch, gpu.pci)) for gpu in first.gpus[:4])
+    hosts.save("h1", replace(first, gpus=gpus, nics=nics))
+    assert hosts.told(PAIR.replace("tp: TP", "tp: 2")) == []
+
+
 def test_tcp_that_is_written_although_there_is_rdma(hosts: Hosts) -> None:
     hosts.are("hgx-h200", "hgx-h200")
     found = hosts.told(PAIR.replace("tp: TP", "tp: 8, transfer: mooncake_tcp"))

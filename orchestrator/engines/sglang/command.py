@@ -177,7 +177,7 @@ def takes_map(spec: InstanceSpec) -> bool:
         return False
     if transfer(spec) == "nixl":
         alike = devicemap.form(spec) == devicemap.LIST
-        return not alike and devicemap.UCX not in spec.env and _at_least(spec.version, NIXL_BINDS)
+        return not alike and not _names_nics(spec) and _at_least(spec.version, NIXL_BINDS)
     return transfer(spec) in ("mooncake", "ascend")
 
 
@@ -218,16 +218,17 @@ def _env(spec: InstanceSpec) -> flags.Settings:
             # Unequal TP sends a slice per token; over 1024 queued ones fail the transfer and
             # blacklist the peer. 65535 is the largest value that Mooncake accepts.
             own.env("adapter", {"MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": 65535})
-        if transfer(spec) == "nixl" and not takes_map(spec) and not _maps_itself(spec):
+        if transfer(spec) == "nixl" and not takes_map(spec) and not _names_nics(spec):
             own.env("plan", {devicemap.UCX: devicemap.for_ucx(spec)})
     return own
 
 
-def _maps_itself(spec: InstanceSpec) -> bool:
-    """Whether the user's own flag names NICs: UCX_NET_DEVICES would undo it."""
-    return any(
-        flags.plain(name, ALIASES) == MAP_FLAG and setting.value for name, setting in spec.flags.items()
-    )
+def _names_nics(spec: InstanceSpec) -> bool:
+    """Whether the user names NICs for NIXL in one of its three places: another beside it would undo it, or
+    keep the engine from starting."""
+    written = any(flags.plain(name, ALIASES) == MAP_FLAG and s.value for name, s in spec.flags.items())
+    params = spec.env.get("SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS")
+    return written or devicemap.UCX in spec.env or (params is not None and "device_list" in str(params.value))
 
 
 def _place_events(spec: InstanceSpec, merged: dict[str, Setting]) -> None:

@@ -166,6 +166,13 @@ def test_case_8_what_the_user_names_for_nixl_is_not_undone(spec: Spec) -> None:
     assert "UCX_NET_DEVICES" not in env(by_flag)
 
 
+def test_case_8_nixls_own_parameters_are_a_users_choice_too(spec: Spec) -> None:
+    params = {"SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": '{"device_list": "mlx5_9"}'}
+    made = spec(**TWO, transfer="nixl", env=params)
+    assert flag(made, "--disaggregation-ib-device") is None
+    assert "UCX_NET_DEVICES" not in env(made)
+
+
 def test_case_12_nixl_over_tcp_uses_the_interface_of_its_address(spec: Spec) -> None:
     assert env(spec(ports=PORTS, transfer="nixl", interface="ens3"))["UCX_NET_DEVICES"] == "ens3"
     assert "UCX_NET_DEVICES" not in env(spec(ports=PORTS, transfer="mooncake_tcp", interface="ens3"))
