@@ -64,6 +64,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("pdctl_stage_s", "histogram", "A stage of a request's life.", ("stage",), _STAGE),
     Metric("pdctl_legs_total", "counter", "Engine calls that ended.", ("leg", "endpoint", "result")),
     Metric("pdctl_stripped_fields_total", "counter", "Guarded fields taken out of requests.", ("field",)),
+    Metric(
+        "pdctl_retries_total",
+        "counter",
+        "Failed attempts that could be made up for, and whether they were.",
+        ("kind", "result"),
+    ),
     Metric("pdctl_policy_errors_total", "counter", "Policies that failed and were bypassed.", ("policy",)),
     Metric("pdctl_endpoint_ready", "gauge", "1 while it may be given work.", ("endpoint", "pool", "role")),
     Metric("pdctl_endpoint_inflight_requests", "gauge", "Legs given to it and not ended.", ("endpoint",)),
@@ -294,6 +300,10 @@ class RouterMetrics(Collector):
     def stripped(self, field: str) -> None:
         """Count a guarded field that was taken out of a request."""
         self._counters["pdctl_stripped_fields_total"].add((field,))
+
+    def retried(self, kind: str, result: str) -> None:
+        """Count a failed attempt that could be made up for; `result` is `again`, or why it was not."""
+        self._counters["pdctl_retries_total"].add((kind, str(result)))
 
     def stage(self, name: str, seconds: float) -> None:
         """Count one stage of a request (`queue`, `prefill`, ...)."""

@@ -110,6 +110,14 @@ class Scheduler(Protocol):
         """The client left before a decision; nothing happens if it was decided already."""
         ...
 
+    def rebind(self, request: RequestView, now_s: float) -> Sequence[Decision]:
+        """The decode side that was named could not be reached, and what prefill has computed is still there.
+
+        Another is named (a `Bind`, at once or later), or it is given up (a `Spent`). `request.avoid` has who
+        it was.
+        """
+        ...
+
     def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
         """The request is over, however it ended; releases everything it held."""
         ...

@@ -144,6 +144,22 @@ class Ledger:
         self._add(route.decode, 1, 0, kv_tokens)
         work.route, work.kv_tokens = route, kv_tokens
 
+    def unbind(self, request_id: str) -> None:
+        """The decode side that was named does not have it, and another is not named yet.
+
+        Raises AccountingError if it is not in flight.
+        """
+        work = self._get(request_id)
+        self._add(work.route.decode, 0, 0, -work.kv_tokens)
+        work.kv_tokens = 0
+        if not work.guessed:
+            work.guessed = True
+            self._guess(work.route.decode, 1)
+
+    def route(self, request_id: str) -> Route:
+        """Where a request in flight is. Raises AccountingError if it is not."""
+        return self._get(request_id).route
+
     def handed_over(self, request_id: str) -> None:
         """The decode side has the KV, so the prompt is computed and prefill holds nothing of it.
 

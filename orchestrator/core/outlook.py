@@ -29,14 +29,14 @@ class _Attempt:
 
 
 @dataclass(slots=True)
-class _Promise:
+class Promise:
     """What a request's class promises it, worked out once."""
 
     slo: SloClass | None
     first_token_by_s: float
 
 
-NOTHING_PROMISED = _Promise(None, inf)
+NOTHING_PROMISED = Promise(None, inf)
 
 
 class NoOutlook:
@@ -47,7 +47,7 @@ class NoOutlook:
     def __init__(self) -> None:
         self.classes: Classes = {}
 
-    def promise(self, request: RequestView, now_s: float) -> _Promise:
+    def promise(self, request: RequestView, now_s: float) -> Promise:
         """None."""
         return NOTHING_PROMISED
 
@@ -63,10 +63,13 @@ class NoOutlook:
         """Nothing is kept."""
 
     def sent(
-        self, request: RequestView, route: Route, cached: int, promise: _Promise, endpoints: Snapshot
+        self, request: RequestView, route: Route, cached: int, promise: Promise, endpoints: Snapshot
     ) -> Prediction | None:
         """Nothing is predicted."""
         return None
+
+    def rebound(self, request_id: str, route: Route, promise: Promise) -> None:
+        """Nothing is kept."""
 
     def computed(self, request_id: str, now_s: float, *, first_token: bool) -> None:
         """Nothing is kept."""
@@ -91,7 +94,7 @@ class Outlook:
         self._version = -1
         self._now_s = 0.0
 
-    def promise(self, request: RequestView, now_s: float) -> _Promise:
+    def promise(self, request: RequestView, now_s: float) -> Promise:
         """The class of a request, and when its first token is due; `wait_s` is of `now_s` from here on."""
         self._now_s = now_s
         slo = self.classes.get(request.slo_class or "")
@@ -104,7 +107,7 @@ class Outlook:
             steps = (self.predictor.step(s.endpoint).base_s for s in self._decoding(request.model))
             tokens_out = self.predictor.output_tokens(request.slo_class, request.max_tokens)
             decode_s = tokens_out * min(steps, default=0.0)
-        return _Promise(slo, slo.first_token_by_s(request.arrived_s, cold_s, decode_s))
+        return Promise(slo, slo.first_token_by_s(request.arrived_s, cold_s, decode_s))
 
     def wait_s(self, endpoint_id: str) -> float:
         """Seconds until the endpoint has computed what it was given."""
@@ -127,7 +130,7 @@ class Outlook:
         self._version = self.predictor.version
 
     def sent(
-        self, request: RequestView, route: Route, cached: int, promise: _Promise, endpoints: Snapshot
+        self, request: RequestView, route: Route, cached: int, promise: Promise, endpoints: Snapshot
     ) -> Prediction | None:
         """A request has its route; what is predicted for it."""
         station = self._stations.get(route.prefill or route.decode)
@@ -165,6 +168,18 @@ class Outlook:
         if slo.step_s < inf:
             self._bounds.setdefault(route.decode, {})[request.id] = slo.step_s
         return predicted
+
+    def rebound(self, request_id: str, route: Route, promise: Promise) -> None:
+        """Another decode side has been named."""
+        attempt = self._attempts.get(request_id)
+        if attempt is None:
+            return
+        bounds = self._bounds.get(attempt.route.decode)
+        if bounds is not None:
+            bounds.pop(request_id, None)
+        attempt.route = route
+        if promise.slo is not None and promise.slo.step_s < inf:
+            self._bounds.setdefault(route.decode, {})[request_id] = promise.slo.step_s
 
     def computed(self, request_id: str, now_s: float, *, first_token: bool) -> None:
         """The prompt is computed, as the prefill side's answer or the first token tells."""

@@ -11,10 +11,10 @@ from typing import ClassVar
 from orchestrator.core.admission import Drain
 from orchestrator.core.choosing import AllFiltered, OnPolicyError, RoleProfile, choose
 from orchestrator.core.choosing import least_work as least_work
-from orchestrator.core.contracts import Assign, Context, Decision, Reject
+from orchestrator.core.contracts import Assign, Bind, Context, Decision, Reject, Spent
 from orchestrator.core.frozen import frozen
-from orchestrator.core.inflight import Ledger
-from orchestrator.core.outlook import NoOutlook, Outlook
+from orchestrator.core.inflight import Ledger, expected_kv_tokens
+from orchestrator.core.outlook import NoOutlook, Outlook, Promise
 from orchestrator.core.prediction import Predictor
 from orchestrator.core.prefix import PrefixIndex
 from orchestrator.core.prefixcheck import PrefixCheck
@@ -197,7 +197,7 @@ class ImmediateScheduler:
     heeds: ClassVar[frozenset[str]] = frozenset({"first_token", "done"})
     """What of a leg's progress changes anything here; it need not be told the rest."""
 
-    decides_in: ClassVar[frozenset[str]] = frozenset({"submit"})
+    decides_in: ClassVar[frozenset[str]] = frozenset({"submit", "rebind"})
     """The calls that ask policies."""
 
     @property
@@ -222,19 +222,7 @@ class ImmediateScheduler:
             return (self._no_capacity(request, snapshot),)
         outlook = self._outlook
         promise = outlook.promise(request, now_s)
-        context = Context(
-            snapshot=snapshot,
-            role=Role.UNIFIED,
-            now_s=now_s,
-            rng=self._rng,
-            prefix=self.prefix,
-            block_tokens=self._block_tokens,
-            predictor=outlook.predictor,
-            slo=promise.slo,
-            first_token_by_s=promise.first_token_by_s,
-            wait_s=outlook.wait_s,
-            step_limit_s=outlook.step_limit_s,
-        )
+        context = self._context(snapshot, Role.UNIFIED, promise, None, now_s)
         routed = self.profile.route(request, fleet, context, self._on_policy_error)
         if not isinstance(routed, Routed):
             return (self._full(request, routed, now_s),)
@@ -260,6 +248,26 @@ class ImmediateScheduler:
     def cancel(self, request_id: str, now_s: float) -> Sequence[Decision]:
         """Nothing: every submitted request is decided; `finish` releases it."""
         return ()
+
+    def rebind(self, request: RequestView, now_s: float) -> Sequence[Decision]:
+        """Name another decode side at once, or give the hand-off up."""
+        if request.id not in self.ledger:
+            return ()
+        route = self.ledger.route(request.id)
+        snapshot = self.ledger.snapshot(now_s)
+        promise = self._outlook.promise(request, now_s)
+        decode = self._fleet(request, snapshot).decode
+        if not decode:
+            return (Spent(request.id),)
+        prefill = next((e for e in snapshot.endpoints if e.id == route.prefill), None)
+        context = self._context(snapshot, Role.DECODE, promise, prefill, now_s)
+        chosen = choose(self.profile.decode, request, decode, context, self._on_policy_error)
+        if not isinstance(chosen, Choice):
+            return (Spent(request.id),)
+        new = Route(chosen.chosen, route.prefill, route.encode)
+        self.ledger.rebind(request.id, new, expected_kv_tokens(request))
+        self._outlook.rebound(request.id, new, promise)
+        return (Bind(request.id, new, why=(chosen,)),)
 
     def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
         """Release all that the request held: nothing if it was refused (its outcome has no route)."""
@@ -298,6 +306,25 @@ class ImmediateScheduler:
     def tick(self, now_s: float) -> Sequence[Decision]:
         """Nothing waits here."""
         return ()
+
+    def _context(
+        self, snapshot: Snapshot, role: Role, promise: Promise, prefill: Endpoint | None, now_s: float
+    ) -> Context:
+        outlook = self._outlook
+        return Context(
+            snapshot=snapshot,
+            role=role,
+            now_s=now_s,
+            rng=self._rng,
+            prefix=self.prefix,
+            prefill=prefill,
+            block_tokens=self._block_tokens,
+            predictor=outlook.predictor,
+            slo=promise.slo,
+            first_token_by_s=promise.first_token_by_s,
+            wait_s=outlook.wait_s,
+            step_limit_s=outlook.step_limit_s,
+        )
 
     def _fleet(self, request: RequestView, snapshot: Snapshot) -> Fleet:
         key = (request.model, request.path)

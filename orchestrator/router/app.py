@@ -14,6 +14,7 @@ from orchestrator.clock import Clock
 from orchestrator.core.address import join_host_port, split_http_url
 from orchestrator.core.contracts import Scheduler
 from orchestrator.core.hang import Signs
+from orchestrator.core.retry import RetryBudget
 from orchestrator.core.types import End, Endpoint, Outcome, PathKind, Snapshot
 from orchestrator.engines.base import HttpCall
 from orchestrator.errors import NoCapacity, NotServed, RequestError, TooLarge, WrongMethod
@@ -59,8 +60,8 @@ class RouterApp:
     """Serves clients: `handle` is the wire server's handler.
 
     `policy_headers` are the request headers that scheduling policies read; `decisions` records what
-    ends; `poll` reads an endpoint's load at once. Made within a running loop; `close` ends what it has
-    running.
+    ends; `poll` reads an endpoint's load at once; `budget` bounds retries. Made within a running loop;
+    `close` ends what it has running.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class RouterApp:
         policy_headers: Collection[str] = (),
         decisions: DecisionLog | None = None,
         poll: Callable[[str], None] | None = None,
+        budget: RetryBudget | None = None,
     ) -> None:
         self.draining = False
         self._registry = registry
@@ -101,6 +103,7 @@ class RouterApp:
             counts=metrics,
             rng=rng,
             recorder=decisions,
+            budget=budget,
         )
         self._answers: dict[str, Callable[[Exchange], bytes]] = {
             "/health": lambda _: b'{"status":"ok"}',

@@ -21,6 +21,7 @@ class Attempt:
     """The state of one attempt's legs, of all its items; `forward.Unit` runs them."""
 
     __slots__ = (
+        "_another",
         "_answer",
         "_broke",
         "_calls",
@@ -30,15 +31,16 @@ class Attempt:
         "_items",
         "_late",
         "_look_s",
+        "_named",
         "_over",
         "_over_s",
         "_record",
         "_road",
+        "_unreached",
         "_waiting",
         "closed",
         "exchange",
         "failed_at",
-        "safe_to_repeat",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +52,7 @@ class Attempt:
         over: Callable[[], None],
         broke: Callable[[RequestError], None],
         late: bool = False,
+        another: Callable[[str], None] | None = None,
     ) -> None:
         self._road = road
         self._record = record
@@ -58,6 +61,9 @@ class Attempt:
         self._over = over
         self._broke = broke
         self._late = late
+        self._another = another
+        self._unreached: tuple[RequestError, str] | None = None
+        self._named = 1 if late else 0  # decode sides that were asked for
         self._calls: dict[Call, None] = {}
         self._due: Due = []
         self._waiting: Due = []  # for a connection
@@ -69,8 +75,6 @@ class Attempt:
         self.closed = False
         self.failed_at: tuple[str, ...] = ()
         """The endpoint whose leg failed the unit, if it was one's."""
-        self.safe_to_repeat = False
-        """The failed unit has run nowhere: it was never sent, or the engine ended it before it began."""
 
     def usage(self) -> Usage:
         """The tokens of the whole request."""

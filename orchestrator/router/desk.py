@@ -84,6 +84,11 @@ class Desk:
         """`told` hears of the Bind or Spent after a provisional Assign, if it is not finished first."""
         self._bound[request_id] = told
 
+    def rebind(self, view: RequestView, told: Told) -> None:
+        """Have another decode side named for a finished prefill: `told` hears of the Bind or Spent."""
+        self._bound[view.id] = told
+        self._deliver(self._scheduler.rebind(view, self._clock.now_s()))
+
     def withdraw(self, request_id: str) -> None:
         """The client has left; nothing happens if there was a decision."""
         if self._waiting.pop(request_id, None) is not None:

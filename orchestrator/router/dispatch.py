@@ -8,12 +8,12 @@ from random import Random
 from typing import Protocol
 
 from orchestrator.core.contracts import Assign, Bind, Decision, Reject, Spent
+from orchestrator.core.retry import RetryBudget, Tries, Verdict
 from orchestrator.core.slo import SloClass
 from orchestrator.core.tenants import Tenants
 from orchestrator.core.types import End, Outcome, PathKind, RequestView
 from orchestrator.errors import NoCapacity, Overloaded, RequestError
 from orchestrator.router import handover, intake, replies
-from orchestrator.router.budget import RetryBudget
 from orchestrator.router.desk import Desk, given_up, refusal
 from orchestrator.router.forward import Unit
 from orchestrator.router.intake import Ask
@@ -25,9 +25,6 @@ from orchestrator.router.settings import Settings
 from orchestrator.wire.exchange import Exchange
 
 log = logging.getLogger(__name__)
-
-MAX_ATTEMPTS = 3
-"""One may find a connection that is closing, the next an engine that is gone: the third goes elsewhere."""
 
 NO_ROOMS = range(0)
 
@@ -41,6 +38,10 @@ class Counts(intake.Counts, Protocol):
 
     def stage(self, name: str, seconds: float) -> None:
         """A stage of a request ended."""
+        ...
+
+    def retried(self, kind: str, result: str) -> None:
+        """A request failed that could be tried again: whether it is, or why not."""
         ...
 
 
@@ -65,6 +66,7 @@ class Dispatch:
         counts: Counts,
         rng: Random,
         recorder: Recorder | None = None,
+        budget: RetryBudget | None = None,
     ) -> None:
         self.settings = settings
         self.road = road
@@ -74,7 +76,7 @@ class Dispatch:
         self.desk = desk
         self.counts = counts
         self.recorder = recorder
-        self.budget = RetryBudget()
+        self.budget = RetryBudget() if budget is None else budget
         self.tenants = Tenants(settings.tenants)
         self.lives: set[Life] = set()
         self._rng = rng
@@ -95,7 +97,7 @@ class Life(Record):
     `_close`. Between two steps it waits in the desk for a decision, or in a unit for its legs.
     """
 
-    __slots__ = ("_ask", "_home", "_rooms", "_unit", "_view", "exchange")
+    __slots__ = ("_ask", "_home", "_rooms", "_tries", "_unit", "_view", "exchange")
 
     def __init__(self, home: Dispatch, exchange: Exchange, kind: PathKind) -> None:
         super().__init__(home.new_id(), kind, home.road.clock.now_s())
@@ -105,6 +107,7 @@ class Life(Record):
         self._view: RequestView
         self._unit: Unit | None = None
         self._rooms = NO_ROOMS
+        self._tries: Tries | None = None
 
     def begin(self) -> None:
         """Read the request and ask for its route."""
@@ -125,7 +128,7 @@ class Life(Record):
         except Exception:  # noqa: BLE001  a bug costs one request and no other
             self._crash()
         else:
-            home.budget.earn()
+            home.budget.earn(others)
             self._submit(ask.view)
 
     def _submit(self, view: RequestView) -> None:
@@ -162,7 +165,9 @@ class Life(Record):
             late = decision.provisional
             if late:
                 home.desk.expect(self.id, self._rebound)
-            self._unit = Unit(home.road, self, answer, items, self._complete, self._broke, late)
+            self._unit = Unit(
+                home.road, self, answer, items, self._complete, self._broke, late, self._another
+            )
             self._unit.start()
         except RequestError as error:
             self._fail(error)
@@ -189,6 +194,16 @@ class Life(Record):
         except Exception:  # noqa: BLE001  a bug costs one request and no other
             self._crash()
 
+    def _another(self, endpoint: str) -> None:
+        """The decode side could not be reached: have another named for what prefill has computed."""
+        home, view = self._home, self._view
+        home.counts.retried("rebind", Verdict.AGAIN)
+        self._view = view = replace(view, avoid=(*view.avoid, endpoint))
+        try:
+            home.desk.rebind(view, self._rebound)
+        except Exception:  # noqa: BLE001  a bug costs one request and no other
+            self._crash()
+
     def _take_rooms(self, count: int) -> range:
         self._rooms = self._home.rooms.take(count)
         return self._rooms
@@ -204,11 +219,17 @@ class Life(Record):
             self._close()
 
     def _broke(self, error: RequestError) -> None:
-        """The legs have failed: once more elsewhere if they have run nowhere."""
+        """The legs have failed and are aborted: once more elsewhere if the client has nothing of it yet."""
         home, unit = self._home, self._unit
         assert unit is not None
-        untouched = unit.safe_to_repeat and not self.exchange.started
-        if not untouched or self.attempts == MAX_ATTEMPTS or not home.budget.spend():
+        if self.exchange.started:
+            self._fail(error)
+            return
+        tries = self._tries = self._tries or Tries()
+        verdict = tries.failed(error, home.budget)
+        if verdict is not Verdict.FINAL:
+            home.counts.retried("retry", verdict)
+        if verdict is not Verdict.AGAIN:
             self._fail(error)
             return
         self.failed(error, begun=False)

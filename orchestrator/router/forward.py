@@ -9,7 +9,7 @@ from functools import partial
 from orchestrator.core.hang import Overdue
 from orchestrator.core.types import End, Endpoint, LegKind, PathKind
 from orchestrator.engines.base import HandoffFailed
-from orchestrator.errors import LegFailed, NoCapacity, RequestError
+from orchestrator.errors import LegFailed, RequestError
 from orchestrator.router import connects, givenup
 from orchestrator.router.attempt import Attempt
 from orchestrator.router.connects import Due, Ready
@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 NEEDS_DONE = frozenset((PathKind.CHAT, PathKind.COMPLETION, PathKind.GENERATE))
 """Kinds whose streams say `[DONE]` when nothing is missing; the others end by their last event."""
+
+MAX_NAMED = 3
+"""Decode sides that are named one after the other for one finished prefill."""
 
 LATE_LEG_S = 10.0
 """How long a leg may still answer once the client has everything; then it is aborted."""
@@ -91,14 +94,34 @@ class Unit(Attempt):
     def _connected(self, due: Due, ready: Ready, failure: RequestError | None, endpoint: str | None) -> None:
         self._connecting = None
         if failure is not None:
-            self.safe_to_repeat = True
-            self._fail(failure, endpoint)
+            if endpoint is None or not self._name_another(due, failure, endpoint):
+                self._fail(failure, endpoint)
         elif self._failure is not None:
             connects.unused(ready)
         else:
             self._waiting = []
             self._send(due, ready)
         self._go_on()
+
+    def _name_another(self, due: Due, why: RequestError, endpoint: str) -> bool:
+        """Have another decode side named for a finished prefill that this one was never asked to fetch; False
+        if there is none to be named.
+
+        Once a byte of its leg is written, what prefill told may be used up: fetched twice, it may lead to
+        another prompt's tokens.
+        """
+        item = self._items[0]
+        if self._another is None or item.unspent is None or self._failure is not None:
+            return False
+        if len(due) > 1 or len(self._items) > 1 or self._named >= MAX_NAMED:
+            return False
+        self._waiting = []
+        item.held, item.unspent = item.unspent, None
+        self._late = True
+        self._unreached = (why, endpoint)
+        self._named += 1
+        self._another(endpoint)
+        return True
 
     def _send(self, due: Due, ready: Ready) -> None:
         road, paused = self._road, self.exchange.paused
@@ -108,6 +131,8 @@ class Unit(Attempt):
         for (item, leg), (place, connection) in zip(due, ready, strict=True):
             call = Call(self, item, leg, place, connection, now_s)
             self._calls[call] = None
+            if leg.release is not None:
+                self._items[item].unspent = None
             connection.send(road.head(place, leg), leg.body, call)
             if paused and leg.relay:
                 connection.pause()
@@ -188,9 +213,9 @@ class Unit(Attempt):
             self._go_on()
             return
         reason = error.reason if isinstance(error, WireError) else "bad-answer"
-        self._road.trouble(call.leg.endpoint, error)
         if isinstance(error, WireError) and error.progress is Progress.NOTHING_SENT:
-            self.safe_to_repeat = True
+            reason = "connect-failed"
+        self._road.trouble(call.leg.endpoint, error)
         self._end(call, LegFailed(f"{leg_name(call.leg)}: {error}", reason=reason))
 
     # -- what follows from it
@@ -232,8 +257,8 @@ class Unit(Attempt):
 
     def unbound(self, why: RequestError) -> None:
         """Nobody took the finished prefill in time: the attempt is over, and has given the client nothing."""
-        self.safe_to_repeat = True
-        self._fail(why, None)
+        # That the one that was named could not be reached tells more than that there was no other.
+        self._fail(*(self._unreached or (why, None)))
         self._go_on()
 
     def _follow(self, call: Call, body: bytes) -> bool:
@@ -243,7 +268,10 @@ class Unit(Attempt):
             self._end(call, step.error)
             return False
         if isinstance(step, tuple):
-            self._due += ((call.item, next_leg) for next_leg in step)
+            for next_leg in step:
+                self._due.append((call.item, next_leg))
+                if next_leg.release is not None:
+                    self._items[call.item].unspent = (call, body)
         return True
 
     def _fed(self, call: Call, body: bytes) -> None:
@@ -314,7 +342,6 @@ class Unit(Attempt):
         self._drop(call, error.reason)
         self._tell(call.leg, "failed", self._road.clock.now_s())
         if call.leg.relay or not self._items[call.item].begun:
-            self.safe_to_repeat |= isinstance(error, NoCapacity)
             self._fail(error, call.leg.endpoint)
         self._go_on()
 

@@ -138,6 +138,8 @@ class Item:
     merges: bool = False
     held: tuple[Call, bytes] | None = None
     """Prefill's answer, while nobody has been named to decode."""
+    unspent: tuple[Call, bytes] | None = None
+    """The same while decode's leg, which fetches what it leads to, has not been sent."""
     prefill_body: bytes | None = None
     relayed: tuple[Call, bytes] | None = None
     fed_s: float = 0.0

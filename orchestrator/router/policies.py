@@ -28,7 +28,7 @@ KEPT = 64
 REFUSED = "profile-refused"
 """The reason of a reload that is refused for what the new profile did with recorded requests."""
 
-_PORT = ("submit", "progress", "cancel", "finish", "observe", "due_s", "tick")
+_PORT = ("submit", "progress", "cancel", "rebind", "finish", "observe", "due_s", "tick")
 
 
 class Made(Protocol):

@@ -21,7 +21,7 @@ def test_a_policy_is_of_one_kind(name, kind):
 
 def test_the_immediate_scheduler_answers_every_call_of_the_port():
     calls = [n for n, f in vars(Scheduler).items() if inspect.isfunction(f) and not n.startswith("_")]
-    assert set(calls) == {"submit", "progress", "cancel", "finish", "observe", "due_s", "tick"}
+    assert set(calls) == {"submit", "progress", "cancel", "rebind", "finish", "observe", "due_s", "tick"}
     for name in calls:
         port, ours = (inspect.signature(getattr(c, name)) for c in (Scheduler, ImmediateScheduler))
         assert list(port.parameters) == list(ours.parameters)

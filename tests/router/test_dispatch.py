@@ -27,7 +27,7 @@ from datapath import (
 from orchestrator.core.contracts import Reject
 from orchestrator.core.types import End, PathKind, Role, Route
 from orchestrator.router.settings import wire_limits
-from orchestrator.topology.plan import Credentials, Limits
+from orchestrator.topology.plan import Credentials, Limits, Timeouts
 from orchestrator.wire.server import Exchange
 
 Make = Callable[..., Awaitable[Rig]]
@@ -346,22 +346,76 @@ async def test_a_request_is_tried_three_times_at_most(make: Make) -> None:
     assert rig.scheduler.submitted[1].avoid == ("u0",)
 
 
-async def test_case_37_a_failure_of_a_leg_that_may_have_run_is_not_tried_again(make: Make) -> None:
-    rig = await make(roles="u")
-    rig.engines["u0"].script = answers(500, b'{"error":{"message":"boom"}}')
-    assert (await rig.ask(PATH, ASK)).status == 502
+def apart(rig: Rig) -> None:
+    """First one pair, then the other."""
+    rig.scheduler.routes = [Route(decode="d0", prefill="p0"), Route(decode="d1", prefill="p1")]
+
+
+@pytest.mark.parametrize("chained", [False, True], ids=["at once", "chained"])
+@pytest.mark.parametrize("victim", ["p0", "d0"])
+@pytest.mark.parametrize("how", ["500", "dropped", "deadline"])
+async def test_case_13_a_leg_that_fails_ends_the_other_and_both_go_elsewhere(
+    make: Make, chained: bool, victim: str, how: str
+) -> None:
+    async def drop(exchange: Exchange) -> None:
+        exchange.abort()
+
+    late = {"timeouts": Timeouts(prefill_s=0.05, first_token_s=0.05)} if how == "deadline" else {}
+    rig = await make(roles="ppdd", adapter=Adapter(chained=chained), **late)
+    fails = {"500": answers(500, b'{"error":{"message":"boom"}}'), "dropped": drop, "deadline": hangs}[how]
+    prefilled = answers(200, b'{"kv":[1],"cached":0}')
+    rig.engines["p0"].script = rig.engines["p1"].script = prefilled
+    rig.engines["d0"].script = hangs
+    rig.engines["d1"].script = streams(event("a"), DONE)
+    rig.engines[victim].script = fails
+    apart(rig)
+    reply = await rig.ask(PATH, STREAM)
+    assert reply.body == event("a") + DONE
+    await rig.at_rest()
+    _, second = rig.scheduler.submitted
+    assert second.avoid == (victim,)
+    assert [done.end for done in rig.scheduler.finished] == [End.FAILED, End.COMPLETED]
+    assert len(rig.metrics.done) == 1
+    if not chained:
+        await rig.until(lambda: rig.engines["d0"].aborted or victim == "d0")
+    rooms = {body["room"] for name in ("p0", "p1") for body in rig.engines[name].bodies}
+    assert len(rooms) == 2, "a room was used twice"
+
+
+async def test_case_37_a_refusal_of_the_request_is_not_tried_again(make: Make) -> None:
+    rig = await make(roles="uu")
+    rig.engines["u0"].script = answers(400, b'{"error":{"message":"no"}}')
+    rig.scheduler.routes = [Route(decode="u0"), Route(decode="u1")]
+    assert (await rig.ask(PATH, ASK)).status == 400
+    await rig.at_rest()
     assert len(rig.scheduler.submitted) == 1
+    assert rig.metrics.retries == []
+
+
+async def test_a_request_that_engines_die_of_ends_two_of_them_at_most(make: Make) -> None:
+    async def drop(exchange: Exchange) -> None:
+        exchange.abort()
+
+    rig = await make(roles="uuu")
+    for engine in rig.engines.values():
+        engine.script = drop
+    rig.scheduler.routes = [Route(decode=f"u{n}") for n in range(3)]
+    assert (await rig.ask(PATH, ASK)).status == 502
+    await rig.at_rest()
+    assert sum(len(engine.exchanges) for engine in rig.engines.values()) == 2
+    assert rig.metrics.retries == [("retry", "again"), ("retry", "attempts")]
 
 
 async def test_case_37_retries_are_a_share_of_the_requests(make: Make) -> None:
     rig = await make(roles="u")
-    await rig.engines["u0"].stop()
+    rig.engines["u0"].script = answers(500, b'{"error":{"message":"boom"}}')
     client = await rig.client()
-    for _ in range(40):
+    for _ in range(60):
         assert (await client.ask(PATH, ASK)).status == 502
     await rig.at_rest()
-    retries = len(rig.scheduler.submitted) - 40
-    assert 10 <= retries <= 10 + 40 * 0.1
+    retries = len(rig.scheduler.submitted) - 60
+    assert 16 <= retries <= 16 + 60 * 0.2
+    assert ("retry", "budget") in rig.metrics.retries
 
 
 # -- split and merged
@@ -432,7 +486,7 @@ async def test_parts_that_cannot_be_merged_are_an_error(make: Make) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_part_that_fails_before_the_first_byte_fails_the_whole(make: Make, stream: bool) -> None:
-    rig = await split_rig(make)
+    rig = await make(adapter=Adapter(splits=True), retries=0.0)
 
     async def script(exchange: Exchange) -> None:
         if orjson.loads(exchange.body)["prompt"] == "b":

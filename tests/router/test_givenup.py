@@ -112,7 +112,7 @@ async def test_prefill_that_does_not_end_is_closed_in_the_end(make: Make, how: s
 
 
 async def test_prefill_past_its_deadline_is_not_let_go_on(make: Make) -> None:
-    rig = await make(adapter=Adapter(owed=True), timeouts=Timeouts(prefill_s=0.05))
+    rig = await make(adapter=Adapter(owed=True), timeouts=Timeouts(prefill_s=0.05), retries=0.0)
     rig.engines["p0"].script = rig.engines["d0"].script = hangs
     assert (await rig.ask(PATH, ASK)).error["code"] == "prefill-deadline"
     assert not len(rig.app.orphans)
@@ -169,7 +169,7 @@ async def test_what_was_named_and_sent_is_not_freed(make: Make) -> None:
 
 
 async def test_a_finished_sibling_of_a_part_that_fails_is_freed(make: Make) -> None:
-    rig = await make(adapter=Adapter(chained=True, splits=True))
+    rig = await make(adapter=Adapter(chained=True, splits=True), retries=0.0)
     rig.scheduler.provisional = True
 
     async def prefill(exchange: Exchange) -> None:
@@ -185,3 +185,74 @@ async def test_a_finished_sibling_of_a_part_that_fails_is_freed(make: Make) -> N
     await rig.until(lambda: rig.engines["d0"].released)
     assert rig.engines["d0"].released == [b"[1]"]
     assert not rig.engines["d0"].exchanges
+
+
+# -- reached nobody
+
+
+async def unreachable(make: Make, **options: Any) -> Rig:
+    """Prefill answers, and nobody listens where decode was to go."""
+    rig = await make(adapter=Adapter(chained=True), roles="pdd", **options)
+    rig.engines["p0"].script = answers(200, b'{"kv":[7]}')
+    rig.engines["d1"].script = answers(200, b'{"choices":[],"text":"x"}')
+    await rig.engines["d0"].stop()
+    rig.scheduler.holds = True
+    return rig
+
+
+async def test_a_hand_off_that_decode_was_never_sent_goes_to_another(make: Make) -> None:
+    """What prefill told is as good as before: it need not compute the prompt again."""
+    rig = await unreachable(make)
+    client = await rig.client()
+    await client.send(PATH, ASK)
+    await rig.until(lambda: rig.scheduler.rebound)
+    [again] = rig.scheduler.rebound
+    assert again.avoid == ("d0",)
+    rig.scheduler.next = [Bind(again.id, Route(decode="d1", prefill="p0"))]
+    rig.fleet.change()
+    assert (await client.read()).status == 200
+    await rig.at_rest()
+    assert len(rig.engines["p0"].exchanges) == 1
+    assert rig.engines["d1"].bodies[0]["kv"] == [7]
+    assert [done.route for done in rig.scheduler.finished] == [Route(decode="d1", prefill="p0")]
+    assert rig.metrics.retries == [("rebind", "again")]
+
+
+async def test_a_client_that_leaves_while_another_is_looked_for(make: Make) -> None:
+    rig = await unreachable(make)
+    await leave(rig, ASK, lambda: rig.scheduler.rebound)
+
+
+async def test_where_there_is_no_other_prefill_computes_it_again(make: Make) -> None:
+    rig = await unreachable(make)
+    client = await rig.client()
+    await client.send(PATH, ASK)
+    await rig.until(lambda: rig.scheduler.rebound)
+    rig.scheduler.routes = [Route(decode="d1", prefill="p0")]
+    rig.scheduler.next = [Spent(rig.scheduler.rebound[0].id)]
+    rig.fleet.change()
+    assert (await client.read()).status == 200
+    await rig.at_rest()
+    assert len(rig.engines["p0"].exchanges) == 2
+    assert [done.end for done in rig.scheduler.finished] == [End.FAILED, End.COMPLETED]
+
+
+async def test_parameters_that_may_have_been_used_are_not_sent_again(make: Make) -> None:
+    """Decode has read the request: what prefill told may lead to another prompt's KV by now."""
+    rig = await make(adapter=Adapter(chained=True), roles="pdd")
+    kv = iter((b'{"kv":[1]}', b'{"kv":[2]}'))
+
+    async def prefill(exchange: Exchange) -> None:
+        exchange.respond(200, next(kv))
+
+    async def drop(exchange: Exchange) -> None:
+        exchange.abort()
+
+    rig.engines["p0"].script, rig.engines["d0"].script = prefill, drop
+    rig.engines["d1"].script = answers(200, b'{"choices":[],"text":"x"}')
+    rig.scheduler.routes = [Route(decode="d0", prefill="p0"), Route(decode="d1", prefill="p0")]
+    assert (await rig.ask(PATH, ASK)).status == 200
+    assert rig.engines["d0"].bodies[0]["kv"] == [1]
+    assert rig.engines["d1"].bodies[0]["kv"] == [2]
+    assert not rig.scheduler.rebound
+    assert rig.scheduler.submitted[1].avoid == ("d0",)

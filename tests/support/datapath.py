@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 
 from orchestrator.clock import SystemClock
-from orchestrator.core.contracts import Assign, Decision, Reject
+from orchestrator.core.contracts import Assign, Decision, Reject, Spent
+from orchestrator.core.retry import RetryBudget
 from orchestrator.core.types import (
     Endpoint,
     LegEvent,
@@ -379,11 +380,14 @@ class Told:
         self.reject: Reject | None = None
         self.hold = False
         self.provisional = False
+        self.holds = False
+        """Whoever is to be named anew is held."""
         self.next: list[Decision] = []
         """What the next call returns that tells of something."""
         self.held: list[RequestView] = []
         self.submitted: list[RequestView] = []
         self.cancelled: list[str] = []
+        self.rebound: list[RequestView] = []
         self.finished: list[Outcome] = []
         self.events: list[LegEvent] = []
         self.open: set[str] = set()
@@ -411,6 +415,11 @@ class Told:
         self.cancelled.append(request_id)
         self.held = [r for r in self.held if r.id != request_id]
         return ()
+
+    def rebind(self, request: RequestView, now_s: float) -> Sequence[Decision]:
+        """Nobody else, or later if told."""
+        self.rebound.append(request)
+        return self._given() if self.holds else (Spent(request.id),)
 
     def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
         """The one end; releases everything held when told by `hold`."""
@@ -445,6 +454,7 @@ class Counted:
         self.ttfts: list[float] = []
         self.itls: list[float] = []
         self.stages: list[str] = []
+        self.retries: list[tuple[str, str]] = []
         self.ttft = self.ttfts.append
         self.itl = self.itls.append
 
@@ -456,6 +466,9 @@ class Counted:
 
     def stripped(self, field: str) -> None:
         self.fields.append(field)
+
+    def retried(self, kind: str, result: str) -> None:
+        self.retries.append((kind, str(result)))
 
     def stage(self, name: str, seconds: float) -> None:
         self.stages.append(name)
@@ -622,10 +635,12 @@ async def build(
     roles: str = "pd",
     wire: WireLimits | None = None,
     heeds: frozenset[str] = PROGRESS,
+    retries: float = 16.0,
     **router: Any,
 ) -> Rig:
     """A rig with one engine per letter of `roles`: p, d or u, named p0, d0, u0, p1, ...; `router` changes the
-    plan's router, and `heeds` is what its scheduler wants to be told. Requests go to p0 and d0, or to u0."""
+    plan's router, and `heeds` is what its scheduler wants to be told. `retries` may be made at once; 0: none
+    ever. Requests go to p0 and d0, or to u0."""
     adapter = adapter or Adapter()
     engines: dict[str, Engine] = {}
     kinds = {"p": Role.PREFILL, "d": Role.DECODE, "u": Role.UNIFIED}
@@ -646,6 +661,7 @@ async def build(
     fleet, scheduler, metrics = Fleet(adapter, list(engines.values())), Told(route, heeds), Counted()
     assert plan.router is not None
     pool = Pool(connect_timeout_s=plan.router.timeouts.connect_s)
-    app = RouterApp(plan, fleet, scheduler, pool, metrics, SystemClock(), Random(1))
+    budget = RetryBudget(0.2 if retries else 0.0, retries)
+    app = RouterApp(plan, fleet, scheduler, pool, metrics, SystemClock(), Random(1), budget=budget)
     server = await serve(app.handle, host="127.0.0.1", port=0, limits=wire or WireLimits(), on_bad=app.refuse)
     return Rig(app, server, pool, fleet, scheduler, metrics, engines, adapter, plan)

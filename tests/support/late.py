@@ -161,6 +161,11 @@ class Deck:
     def cancel(self, name: str) -> None:
         self._take(self.scheduler.cancel(name, self.now_s))
 
+    def rebind(self, name: str, avoid: str) -> None:
+        view = self.views[name]
+        self.views[name] = view = replace(view, avoid=(*view.avoid, avoid))
+        self._take(self.scheduler.rebind(view, self.now_s))
+
     def route(self, name: str) -> Route:
         bound = [d.route for d in self.made[name] if isinstance(d, Assign | Bind)]
         return bound[-1]

@@ -61,10 +61,9 @@ class LateScheduler:
     """The Scheduler that keeps requests until an endpoint is free for them, or refuses them.
 
     Per endpoint one unit of prefill is outstanding; its completion pumps the queue. Requests of a class that
-    rejects what is unattainable are refused at their latest start; nothing else is hopeless. Not thread-safe:
-    one event loop owns it. `predictor` prices every choice and learns from what comes of it. `classes` are
-    the SLO classes by name. `max_wait_s` bounds the wait of all requests. The other arguments
-    are `ImmediateScheduler`'s.
+    rejects what is unattainable are refused at their latest start, but for those that an engine failed. Not
+    thread-safe. `predictor` prices every choice and learns from what comes of it. `classes` are the SLO
+    classes by name. `max_wait_s` bounds every wait. The other arguments are `ImmediateScheduler`'s.
     """
 
     heeds: ClassVar[frozenset[str]] = frozenset({"first_token", "done"})
@@ -146,9 +145,8 @@ class LateScheduler:
     def submit(self, request: RequestView, now_s: float) -> Sequence[Decision]:
         """Queue the request, and dispatch whatever may go now.
 
-        Refuses it at once if nothing is ready for it (503), the queue is full, or its promise is out of
-        reach already (429). One that comes again since an endpoint failed it waits for another, as those do
-        who had not been sent yet. Raises AccountingError if it is waiting or in flight already.
+        Refuses it at once if nothing is ready for it (503), the queue is full, or its promise is out of reach
+        (429); one that comes again waits. Raises AccountingError if it is waiting or in flight already.
         """
         if request.id in self.ledger or request.id in self._waiting:
             raise AccountingError(f"request {request.id} was submitted while in flight")
@@ -189,6 +187,11 @@ class LateScheduler:
         self._admitted.pop(request_id, None)
         # Room that was kept for it may do for others.
         return self._run(self._board.beside(lane), now_s) if kept else ()
+
+    def rebind(self, request: RequestView, now_s: float) -> Sequence[Decision]:
+        """Name another decode side for a finished prefill, or hold it until one has room."""
+        self._tracking.unbind(request, now_s, self._out)
+        return self._take()
 
     def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
         """Release all that the request held, learn from it, and give what it freed to the next."""
@@ -292,7 +295,7 @@ class LateScheduler:
             self._pump.refresh(lane, item)
             if item.late or item.latest_start_s > now_s:
                 lane.deadlines.remind(item)
-            elif item.slo.unattainable is Unattainable.REJECT:
+            elif item.slo.unattainable is Unattainable.REJECT and not item.request.avoid:
                 told = self._admitted.get(item.request.id)
                 reject = self._refusals.unreachable(item, lane, now_s, len(self.ledger), told)
                 self._refuse(item, lane, reject)
@@ -366,12 +369,9 @@ class LateScheduler:
             return self._refusals.no_capacity(request, snapshot.endpoints)
         route = Route(least_work([e for e in mine if e.id not in request.avoid] or mine, self._rng).id)
         self.ledger.start(request, route, now_s)
-        self._changed(route)
-        return Assign(request.id, route)
-
-    def _changed(self, route: Route) -> None:
         for lane in self._board.lanes.values():
             lane.changed(route.decode)
+        return Assign(request.id, route)
 
     def _touch(self, request: RequestView) -> None:
         """What is cached of prompts that begin as this one does has changed."""

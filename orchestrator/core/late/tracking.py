@@ -15,7 +15,7 @@ from orchestrator.core.late.live import Live, explain_decode
 from orchestrator.core.late.station import Station
 from orchestrator.core.prediction import Predictor
 from orchestrator.core.prefixcheck import PrefixCheck
-from orchestrator.core.types import End, LegEvent, LegKind, Outcome, Route
+from orchestrator.core.types import End, LegEvent, LegKind, Outcome, RequestView, Route
 from orchestrator.errors import AccountingError
 
 DEFAULT_LEASE_S = 30.0
@@ -106,6 +106,22 @@ class Tracking:
         self._changed(live.route)
         # Nothing is free that was not, unless this is the first that is heard of its prefill's end.
         return live.lane if freed else None
+
+    def unbind(self, request: RequestView, now_s: float, out: list[Decision]) -> None:
+        """Its decode side could not be reached: name another for what prefill has computed, or hold it."""
+        live = self.live.get(request.id)
+        if live is None or live.provisional:
+            return
+        item, lane = live.item, live.lane
+        item.request = request
+        side = self._board.sides.get(live.route.decode)
+        if side is not None:
+            side.bounds.pop(request.id, None)
+        live.provisional = True
+        lane.unbound_tokens += item.tokens + item.output_tokens
+        self._ledger.unbind(request.id)
+        self._changed(live.route)
+        self._bind(live, now_s, out)
 
     def finish(self, outcome: Outcome, now_s: float) -> tuple[float, bool] | None:
         """Release all that is left of a request; None if it was not in flight.

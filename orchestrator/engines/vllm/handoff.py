@@ -23,7 +23,7 @@ from orchestrator.engines.base import (
 from orchestrator.engines.linting import is_loopback
 from orchestrator.engines.splice import quote
 from orchestrator.engines.vllm import params
-from orchestrator.errors import LegFailed, RequestError
+from orchestrator.errors import LegFailed, NoCapacity, RequestError
 
 _JSON = ("content-type", "application/json")
 _TO_DECODE = quote(
@@ -120,8 +120,11 @@ class _Legs:
             answer = None
         if not isinstance(answer, dict):
             return LegFailed("the prefill engine's answer is not what it should be", reason="bad-answer")
-        if finish_reason(answer) in ("abort", "error"):
-            # A draining vLLM answers new requests 200 with this and no text.
+        end = finish_reason(answer)
+        if end == "abort":
+            # A draining vLLM answers new requests 200 with this and no text: not begun.
+            return NoCapacity("the prefill engine ended the request before it began", reason="engine-aborted")
+        if end == "error":
             return LegFailed("the prefill engine cut the request short", reason="prefill-aborted")
         usage = answer.get("usage")
         tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None

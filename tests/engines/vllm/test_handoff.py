@@ -12,7 +12,7 @@ from orchestrator.core.types import LegKind, PathKind, Role
 from orchestrator.engines.base import HandoffDone, HandoffFailed, HandoffRequest, Leg
 from orchestrator.engines.splice import JsonBody
 from orchestrator.engines.vllm import VLLM
-from orchestrator.errors import BadRequest, LegFailed
+from orchestrator.errors import BadRequest, LegFailed, NoCapacity
 
 Make = Callable[..., Any]
 Captured = Callable[[str], bytes]
@@ -140,7 +140,7 @@ def answer(params: object, **fields: Any) -> bytes:
         (answer(None), "they are missing"),
         (orjson.dumps({"choices": [{"finish_reason": "length"}]}), "they are missing"),
         (answer({"do_remote_prefill": True}), "do_remote_decode"),
-        (answer(None, choices=[{"finish_reason": "abort", "text": ""}]), "cut the request short"),
+        (answer(None, choices=[{"finish_reason": "error", "text": ""}]), "cut the request short"),
         (b"", "not what it should be"),
         (b"[]", "not what it should be"),
     ],
@@ -318,3 +318,11 @@ def test_what_vllm_has_no_call_for(paired: Make) -> None:
     assert VLLM().flush() is None
     assert not VLLM().needs_merge(PathKind.COMPLETION, body(echo=True, logprobs=1))
     assert VLLM().merge(PathKind.CHAT, b"p", b"d") == b"d"
+
+
+def test_a_prefill_that_drains_has_not_begun(paired: Make) -> None:
+    """It answers 200, with no text and this finish reason: any other endpoint may have the request."""
+    told = answer(None, choices=[{"finish_reason": "abort", "text": ""}])
+    step = VLLM().handoff(paired({"prompt": "x"})).on_response(LegKind.PREFILL, 200, told)
+    assert isinstance(step, HandoffFailed)
+    assert (type(step.error), step.error.reason) == (NoCapacity, "engine-aborted")
