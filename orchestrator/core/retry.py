@@ -21,6 +21,9 @@ BURST = 16.0
 DEADLY = frozenset({"connection-dropped", "engine-hung"})
 """Reasons of failures that may have been the end of the engine."""
 
+UNSENT = frozenset({"connect-failed"})
+"""Reasons of failures that no engine has seen anything of: to try again costs none of them anything."""
+
 FINAL = frozenset({"engine-auth", "unknown-transfer", "total-deadline"})
 """Reasons of failures that would be the same everywhere, or leave no time."""
 
@@ -91,7 +94,7 @@ class Tries:
             return Verdict.FINAL
         if self.attempts >= MAX_ATTEMPTS or self.deadly >= MAX_DEADLY:
             return Verdict.ATTEMPTS
-        if not budget.spend():
+        if error.reason not in UNSENT and not budget.spend():
             return Verdict.BUDGET
         self.attempts += 1
         return Verdict.AGAIN

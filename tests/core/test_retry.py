@@ -45,6 +45,12 @@ def test_three_attempts_and_two_deaths() -> None:
     assert [tries.failed(dead, budget) for _ in range(2)] == [Verdict.AGAIN, Verdict.ATTEMPTS]
 
 
+def test_what_was_never_sent_costs_no_budget() -> None:
+    budget = RetryBudget(0.0, 0.0)
+    assert Tries().failed(LegFailed("x", reason="connect-failed"), budget) is Verdict.AGAIN
+    assert Tries().failed(LegFailed("x"), budget) is Verdict.BUDGET
+
+
 @given(st.lists(st.booleans(), max_size=500), st.integers(0, 100))
 def test_case_37_retries_stay_a_share_of_the_traffic(steps: list[bool], live: int) -> None:
     budget, came, spent = RetryBudget(), 0, 0
