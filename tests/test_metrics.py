@@ -1,4 +1,4 @@
-"""The router's metrics: bounded labels, right buckets, and a document that lists every one."""
+"""The router's metrics and their table (metrictable): bounded labels, right buckets, and a document that lists every one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from orchestrator.clock import FakeClock
 from orchestrator.core.prediction import Accuracy, Coverage, StageAccuracy
 from orchestrator.core.types import End, Endpoint, Inflight, Load, Outcome, PathKind, Role, Snapshot
-from orchestrator.metrics import BY_NAME, MAX_SERIES, METRICS, RouterMetrics
+from orchestrator.metrics import BY_NAME, MAX_SERIES, RouterMetrics
+from orchestrator.metrictable import METRICS
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 
