@@ -1,4 +1,4 @@
-"""The router's metrics and their table (metrictable): bounded labels, right buckets, and a document that lists every one."""
+"""The metrics and their table (metrictable): bounded labels, right buckets, and a document that lists them."""
 
 from __future__ import annotations
 
@@ -160,6 +160,7 @@ def test_every_method_feeds_its_metric() -> None:
     metrics.incarnation("d0")
     metrics.probe_error("d0", "ready", "refused")
     metrics.reload("ok")
+    metrics.retried("retry", "again")
     metrics.promise("interactive", "kept")
     metrics.decision("written", 3)
     for field in ("prompt", "hit", "ceiling"):
