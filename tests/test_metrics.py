@@ -1,4 +1,4 @@
-"""The metrics and their table (metrictable): bounded labels, right buckets, and a document that lists them."""
+"""The metrics and their table (metrictable): bounded labels, right buckets, and a document that lists all."""
 
 from __future__ import annotations
 
