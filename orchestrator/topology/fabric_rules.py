@@ -66,5 +66,19 @@ GPU_MISSING = Rule(
     "Leave `gpus` to the fabric, or run `pdctl doctor --json` again.",
     fixed=True,
 )
+PROFILE_CARD = Rule(
+    "profile-card",
+    "A launch profile is for other GPUs than those of a node that its pool may use.",
+    "Its chunk sizes, time-outs and predictions are of another card.",
+    "Name the profile of these GPUs, or one of your own.",
+    WARN,
+)
+NIC_GAPS = Rule(
+    "nic-gaps",
+    "`nics` of a node maps some GPUs of an instance to NICs, and not the others.",
+    "A map with gaps would stop the engine, so all of its GPUs get one list, near or not.",
+    "Map every GPU of the node, or none.",
+    WARN,
+)
 OWN: tuple[Rule, ...] = tuple(value for value in vars().copy().values() if isinstance(value, Rule))
 """All of them, in the order above."""

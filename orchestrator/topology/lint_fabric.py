@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -46,11 +47,11 @@ class Wired:
 
 
 def lint_fabric(inputs: Inputs, specs: Specs) -> list[Problem]:
-    """Every finding about nodes that are known; none where no node is."""
+    """Every finding about NICs by hand, and about nodes that are known."""
     if not inputs.fabrics:
-        return []
+        return [*_gaps(inputs, specs)]
     wired = list(_wired(inputs, specs))
-    found = [*_nodes(inputs), *_carriages(inputs, specs)]
+    found = [*_gaps(inputs, specs), *_nodes(inputs), *_carriages(inputs, specs), *_cards(inputs, specs)]
     checks: Sequence[Callable[[Inputs, Wired], Iterator[Problem]]] = (_cross_numa, _down, _memlock)
     found += [problem for one in wired for check in checks for problem in check(inputs, one)]
     return [*found, *_idle(inputs, wired), *_peers(inputs, wired)]
@@ -66,6 +67,42 @@ def _wired(inputs: Inputs, specs: Specs) -> Iterator[Wired]:
             here = tuple(spec for spec in specs.get(part.name, ()) if spec.node == name and spec.nics)
             if here:
                 yield Wired(part, places[name], fabric, here)
+
+
+def _gaps(inputs: Inputs, specs: Specs) -> Iterator[Problem]:
+    """Maps by hand that leave out GPUs which instances use."""
+    for index, node in enumerate(inputs.topology.hosts):
+        here = [spec for found in specs.values() for spec in found if spec.node == node.name and spec.nics]
+        bare = {
+            gpu for spec in here for gpu, near in zip(spec.devices, spec.near, strict=False) if not near.names
+        }
+        if bare:
+            message = (
+                f"no NIC for GPU {_listed(sorted(bare))}: instances there use one list for all of theirs"
+            )
+            yield inputs.source.problem(("nodes", index, "nics"), message, rule=rules.NIC_GAPS)
+
+
+def _cards(inputs: Inputs, specs: Specs) -> Iterator[Problem]:
+    """Launch profiles for other cards than there are."""
+    for part in inputs.parts:
+        card = part.profile.card
+        for name, fabric in inputs.fabrics.items():
+            used = {gpu for spec in specs.get(part.name, ()) if spec.node == name for gpu in spec.devices}
+            others = {
+                gpu.name
+                for gpu in fabric.gpus
+                if card is not None and gpu.index in used and gpu.name and not _is(card, gpu.name)
+            }
+            if others:
+                has = _listed(sorted(others))
+                message = f"launch profile {part.profile.name} is for {card}, node {name} has {has}"
+                yield inputs.source.problem((*part.place, "profile"), message, rule=rules.PROFILE_CARD)
+
+
+def _is(card: str, name: str) -> bool:
+    """Whether `card` is a word of a GPU's name: L40 is not L40S."""
+    return card.lower() in re.split(r"[^a-z0-9]+", name.lower())
 
 
 def _nodes(inputs: Inputs) -> Iterator[Problem]:

@@ -46,6 +46,9 @@ class ProfileFile(RoleProfile):
     """A launch profile: what differs by hardware or site, never by protocol."""
 
     description: Text = Field(description="One sentence: which machines it is for.")
+    card: Text | None = Field(
+        None, description="The GPU it is for, a part of its name (`H200`); held against a node's `fabric`."
+    )
     tried: bool = Field(True, description="`false`: written from documentation; nobody has run it yet.")
     prior: Prior | None = Field(None, description="How fast the engine is, as far as it is known.")
     extends: Text | None = Field(
@@ -69,6 +72,7 @@ class LaunchProfile:
     drain_s: float = 30.0
     max_restarts: int = 5
     tried: bool = True
+    card: str | None = None
     prior: Prior | None = None
 
 
@@ -140,7 +144,8 @@ class Finder:
         for layer, place in layers:
             base = _over(base, layer, source, place)
         tried, prior = base.tried and parsed.tried, parsed.prior or base.prior
-        return replace(base, name=name, tried=tried, prior=prior), problems
+        card = parsed.card or base.card
+        return replace(base, name=name, tried=tried, prior=prior, card=card), problems
 
     def _base_of(
         self, path: Traversable, extends: str, role: Role, source: Source, seen: tuple[str, ...]

@@ -47,6 +47,14 @@ def test_an_hgx_h200(tmp_path: Path) -> None:
     assert {p.distance for p in picks} == {Distance.PIX}
 
 
+def test_eight_accelerators_of_amd(tmp_path: Path) -> None:
+    host = read(hosttree.unfold("mi300x", tmp_path))
+    assert {(g.vendor, g.name, g.memory_bytes) for g in host.gpus} == {
+        ("amd", "AMD Instinct MI300X OAM", 206141652992)
+    }
+    assert [p.nics for p in nic_map(host)] == [(f"mlx5_{i}",) for i in range(8)]
+
+
 def test_a_pcie_box_with_a_nic_per_socket(tmp_path: Path) -> None:
     picks = nic_map(read(hosttree.unfold("pcie-two-numa", tmp_path)))
     assert [p.nics[0] for p in picks] == ["mlx5_0", "mlx5_0", "mlx5_1", "mlx5_1"]

@@ -27,10 +27,14 @@ def unfold(name: str, root: Path) -> Path:
         elif kind == "memory":
             write(root / "proc/meminfo", f"MemTotal:       {words[0]} kB\nMemFree:        1 kB")
         elif kind == "gpu":
-            device = _pci(root, words[0], values, "0x030200")
             vendor, _, product = values["id"].partition(":")
+            device = _pci(root, words[0], values, "0x030200" if vendor == "0x10de" else "0x120000")
             write(device / "vendor", vendor)
             write(device / "device", product)
+            if vendor == "0x1002":
+                write(device / "product_name", values["model"])
+                write(device / "mem_info_vram_total", values["vram"])
+                continue
             told = f"Model: \t\t {values['model']}\nIRQ:   \t\t 18\nBus Location: \t {words[0]}"
             write(root / f"proc/driver/nvidia/gpus/{words[0]}/information", told)
         elif kind == "nic":

@@ -285,3 +285,40 @@ def test_every_process_of_an_instance_on_two_nodes_is_looked_at(hosts: Hosts) ->
     found = hosts.told(text, "nodes.0.gpus=4", "nodes.1.nics=[mlx5_7]")
     # Four GPUs of decode, and four of the second process of prefill.
     assert "of 8 NICs near the GPUs of h2, mlx5_7 alone is used" in only(found, "idle-nics")
+
+
+def test_a_launch_profile_for_other_cards(hosts: Hosts) -> None:
+    hosts.are("hgx-h200", "hgx-h200")
+    hosts.site.profile("sglang/mine", "description: Mine.\ncard: H100\n")
+    line = only(hosts.told(PAIR, "pools.decode.profile=mine"), "profile-card")
+    assert "launch profile sglang/mine is for H100, node h2 has NVIDIA H200" in line
+    hosts.site.profile("sglang/mine", "description: Mine.\ncard: h200\n")
+    assert hosts.told(PAIR, "pools.decode.profile=mine") == []
+
+
+def test_a_card_is_a_word_of_the_name(hosts: Hosts) -> None:
+    hosts.are("pcie-two-numa", "pcie-two-numa")
+    hosts.site.profile("sglang/mine", "description: Mine.\ncard: L40\n")
+    found = hosts.told(PAIR.replace("tp: TP", "tp: 4"), "pools.decode.profile=mine")
+    assert "is for L40, node h2 has NVIDIA L40S" in only(found, "profile-card")
+
+
+def test_a_map_by_hand_with_gaps(hosts: Hosts) -> None:
+    text = PAIR.replace("fabric: h1.json", "gpus: 4, nics: {0: a, 1: b}").replace(
+        "fabric: h2.json", "gpus: 4"
+    )
+    text = text.replace("tp: TP", "tp: 4")
+    line = only(hosts.told(text), "nic-gaps")
+    assert line.startswith("t.yaml:4: nodes.0.nics: no NIC for GPU 2, 3: instances there use one list")
+    assert flag(hosts.plan(text), "prefill-0", "--disaggregation-ib-device") == "a,b"
+    assert not any("nic-gaps" in told for told in hosts.told(text.replace("tp: 4", "tp: 2")))
+
+
+def test_amd_accelerators_are_mapped_by_list_as_vllm_maps_ranks_on_cuda_alone(hosts: Hosts) -> None:
+    hosts.are("mi300x", "mi300x")
+    plan = hosts.plan(PAIR.replace("sglang", "vllm"))
+    env = plan.instance("prefill-0").env
+    assert env["UCX_NET_DEVICES"].text == ",".join(f"mlx5_{i}:1" for i in range(8))
+    assert not {"VLLM_GPU_NIC_PCIE_MAPPING", "CUDA_DEVICE_ORDER"} & set(env)
+    by_gpu = json.loads(flag(hosts.plan(PAIR), "decode-0", "--disaggregation-ib-device") or "")
+    assert by_gpu == {str(i): f"mlx5_{i}" for i in range(8)}

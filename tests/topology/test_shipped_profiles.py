@@ -45,6 +45,7 @@ def test_it_is_sound_for_every_role_and_says_whether_it_was_tried(path: Path) ->
         profile, problems = finder.find(name_of(path), path.parent.name, role)
         assert problems == []
         assert profile.tried is (path.stem not in HARDWARE)
+        assert (profile.card is not None) is (path.stem in HARDWARE)
         assert profile.ready_timeout_s
 
 
@@ -116,6 +117,8 @@ def test_a_scaled_prior_is_that_of_h100_by_the_data_sheets() -> None:
         ("vllm", "h200x8", "hgx-h200"),
         ("sglang", "l40s", "pcie-two-numa"),
         ("vllm", "l40s", "pcie-two-numa"),
+        ("sglang", "mi300x", "mi300x"),
+        ("vllm", "mi300x", "mi300x"),
     ],
 )
 def test_on_the_machine_it_is_for_each_rank_has_its_nic(
