@@ -21,6 +21,7 @@ from orchestrator.launch import report, session
 from orchestrator.launch.paths import StateDir
 from orchestrator.launch.status import Phase, Status, ps_object
 from orchestrator.launch.unit import ROUTER
+from orchestrator.topology.doctor import out_of_date
 from orchestrator.topology.load import draft
 from orchestrator.topology.planner import state_dir
 from orchestrator.topology.values import parse_duration
@@ -111,6 +112,8 @@ def up(
     left running is adopted; only what differs is started anew.
     """
     plan = load_plan(topology, overrides)
+    for line in out_of_date(topology, overrides or (), environ=os.environ):
+        err.print(f"warning: {line}", markup=False, style="yellow")
     look = f"see `pdctl ps {topology}`, or stop it with `pdctl down {topology}`"
     on = f"it goes on without us; {look}"
     with Progress() as progress:

@@ -74,8 +74,24 @@ def examine(
         ports=node.ports if live else None,
         ports_taken=tuple(PortUse(holder.port, str(holder)) for holder in holders),
         model=_model(found),
-        findings=(*changed, *_findings(path, environ, {node.name: fabric})),
+        findings=(*(f"warning: {line}" for line in changed), *_findings(path, environ, {node.name: fabric})),
     )
+
+
+def out_of_date(
+    path: Path, overrides: Sequence[str] = (), *, environ: Mapping[str, str], look: Look = host.read
+) -> list[str]:
+    """How this host differs from the files that stand in for it in the topology at `path`.
+
+    Nothing is read where no node of this host names a file, or where the topology is not sound.
+    """
+    found = draft(path, overrides, environ)
+    nodes = found.topology.hosts if found.topology is not None else ()
+    here = [node for node in nodes if node.fabric is not None and _is_here(node)]
+    if not here:
+        return []
+    fabric = look(host.HERE)
+    return list(dict.fromkeys(line for node in here for line in _changed(found, node, fabric)))
 
 
 def _node(found: Draft, name: str | None) -> Node:
@@ -119,7 +135,7 @@ def _changed(found: Draft, node: Node, fabric: Fabric) -> Iterator[str]:
         return
     saved, _ = load(Path(found.folder.absolute(node.fabric)))
     for difference in differences(saved, fabric) if saved is not None else ():
-        yield f"warning: {node.fabric} is out of date: {difference}"
+        yield f"{node.fabric} is out of date: {difference}"
 
 
 def _environments(found: Draft, node: Node, ask: AskVersions) -> Iterator[Installed]:

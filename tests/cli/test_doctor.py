@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import hosttree
 from typer.testing import CliRunner
 
 from orchestrator.cli.commands import app
+from orchestrator.fabric.host import read
+from orchestrator.topology.fabric import Report, dump
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:
@@ -65,3 +68,23 @@ def test_this_host() -> None:
     code, text = run()
     assert code == 0
     assert "locked memory: " in text
+
+
+def test_up_tells_where_the_host_is_not_as_its_file_says(tmp_path: Path) -> None:
+    saved = dump(Report(read(hosttree.unfold("dgx-h100", tmp_path / "root"))))
+    (tmp_path / "a.json").write_text(saved)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        topology = {
+            "name": "t",
+            "model": {"path": "m"},
+            "state_dir": "./state",
+            "nodes": [{"name": "a", "fabric": "a.json", "ports": f"{port}-{port}"}],
+            "pools": {"all": {"role": "unified", "engine": "sim"}},
+            "router": {"kind": "none"},
+        }
+        (tmp_path / "t.yaml").write_text(json.dumps(topology))
+        done = CliRunner().invoke(app, ["up", str(tmp_path / "t.yaml")])
+    assert "warning: a.json is out of date: RDMA device mlx5_0 is gone" in done.output
+    # Nothing is started: its one port is taken.
+    assert done.exit_code != 0

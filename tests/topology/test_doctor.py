@@ -12,7 +12,7 @@ import pytest
 from orchestrator.core.fabric import Fabric
 from orchestrator.errors import LaunchError, TopologyError
 from orchestrator.fabric.host import read
-from orchestrator.topology.doctor import examine, examine_host
+from orchestrator.topology.doctor import examine, examine_host, out_of_date
 from orchestrator.topology.fabric import Report, dump
 
 TWO = """\
@@ -142,3 +142,12 @@ def test_keys_need_not_be_set(two: Path) -> None:
     keys = "router: {credentials: {client_keys: ['${env:NO_KEY}']}}"
     two.write_text(f"{two.read_text().replace('10.255.255', '127.0.1')}{keys}\n")
     assert not any("NO_KEY" in finding for finding in examined(two, "a").findings)
+
+
+def test_what_is_out_of_date_on_this_host_alone(two: Path) -> None:
+    def told(*overrides: str) -> list[str]:
+        return out_of_date(two, overrides, environ={"HOME": "/home/me"}, look=look)
+
+    assert told() == []
+    assert "b.json is out of date: GPU 0 is gone" in told("nodes.1.address=127.0.0.1")
+    assert told("nodes.1.address=127.0.0.1", "pools.decode.rol=x") == []
