@@ -53,7 +53,8 @@ class SloClass:
     `ttft` is the time to first token, `itl` each gap between two tokens, `tpot` a request's mean gap, `e2e`
     the time to the last token. `pools` are the only ones its requests may use (None: any). `reserve` is the
     share of prefill time kept for it while it has requests waiting. `max_wait_s` bounds the wait of
-    whatever is not rejected at its latest start.
+    whatever is not rejected at its latest start. `continuation`: its streams go on elsewhere if their engine
+    fails in the middle.
     """
 
     name: str
@@ -66,6 +67,7 @@ class SloClass:
     pools: frozenset[str] | None = None
     reserve: float = 0.0
     max_wait_s: float = 600.0
+    continuation: bool = False
 
     @property
     def quantile(self) -> float:

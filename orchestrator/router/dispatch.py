@@ -14,6 +14,8 @@ from orchestrator.core.tenants import Tenants
 from orchestrator.core.types import End, Outcome, PathKind, RequestView
 from orchestrator.errors import NoCapacity, Overloaded, RequestError
 from orchestrator.router import handover, intake, replies
+from orchestrator.router.answer import Answer
+from orchestrator.router.continuing import Lasting
 from orchestrator.router.desk import Desk, given_up, refusal
 from orchestrator.router.forward import Unit
 from orchestrator.router.intake import Ask
@@ -97,7 +99,7 @@ class Life(Record):
     `_close`. Between two steps it waits in the desk for a decision, or in a unit for its legs.
     """
 
-    __slots__ = ("_ask", "_home", "_rooms", "_tries", "_unit", "_view", "exchange")
+    __slots__ = ("_ask", "_home", "_lasting", "_rooms", "_tries", "_unit", "_view", "exchange")
 
     def __init__(self, home: Dispatch, exchange: Exchange, kind: PathKind) -> None:
         super().__init__(home.new_id(), kind, home.road.clock.now_s())
@@ -108,6 +110,7 @@ class Life(Record):
         self._unit: Unit | None = None
         self._rooms = NO_ROOMS
         self._tries: Tries | None = None
+        self._lasting: Lasting | None = None
 
     def begin(self) -> None:
         """Read the request and ask for its route."""
@@ -161,7 +164,13 @@ class Life(Record):
             items = handover.plan(
                 home.registry, self._take_rooms, self.exchange.path, self, self._ask, decision.route
             )
-            answer = handover.answer(self.exchange, self, self._ask, len(items))
+            answer: Answer
+            if self._lasting is not None:
+                answer = self._lasting
+            else:
+                continues = home.settings.continues(self._ask.view.slo_class)
+                answer = handover.answer(self.exchange, self, self._ask, len(items), continues)
+                self._lasting = answer if isinstance(answer, Lasting) else None
             late = decision.provisional
             if late:
                 home.desk.expect(self.id, self._rebound)
@@ -212,7 +221,8 @@ class Life(Record):
         """Every leg is over, and the client has everything."""
         assert self._unit is not None
         try:
-            self.usage = self._unit.usage()
+            usage = self._unit.usage()
+            self.usage = usage if self._lasting is None else self._lasting.total(usage)
         except Exception:  # noqa: BLE001  as above; the client has everything
             self._crash()
         else:
@@ -222,22 +232,34 @@ class Life(Record):
         """The legs have failed and are aborted: once more elsewhere if the client has nothing of it yet."""
         home, unit = self._home, self._unit
         assert unit is not None
-        if self.exchange.started:
-            self._fail(error)
-            return
+        begun, lasting, rest = self.exchange.started, self._lasting, None
+        if begun:
+            # The client has a part of it: all that can be done is to go on with the rest.
+            if lasting is not None and not self.exchange.ended:
+                rest = lasting.rest(unit.usage().prompt)
+            if rest is None:
+                self._fail(error)
+                return
         tries = self._tries = self._tries or Tries()
         verdict = tries.failed(error, home.budget)
         if verdict is not Verdict.FINAL:
-            home.counts.retried("retry", verdict)
+            home.counts.retried("continuation" if begun else "retry", verdict)
         if verdict is not Verdict.AGAIN:
             self._fail(error)
             return
-        self.failed(error, begun=False)
+        self.failed(error, begun)
         now_s = home.road.clock.now_s()
         home.desk.finish(self.outcome(now_s))
         self._release()
         self.again(now_s)
-        self._submit(replace(self._view, avoid=(*self._view.avoid, *unit.failed_at)))
+        view = self._view
+        if lasting is not None and rest is not None:
+            lasting.resume()
+            asked, sent = self._ask.view, lasting.tokens
+            left = max(1, asked.max_tokens - sent)
+            view = replace(view, prompt_tokens=asked.prompt_tokens + sent, max_tokens=left)
+            self._ask = self._ask._replace(body=rest)
+        self._submit(replace(view, avoid=(*view.avoid, *unit.failed_at)))
 
     # -- how it ends
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from orchestrator.core.types import Endpoint, Route
+from orchestrator.engines import continuing
 from orchestrator.engines.base import HandoffRequest
 from orchestrator.errors import NoCapacity
 from orchestrator.router.answer import Answer, Merged, Single
+from orchestrator.router.continuing import Lasting
 from orchestrator.router.intake import Ask
 from orchestrator.router.legs import Item
 from orchestrator.router.offers import Registry
@@ -56,10 +58,11 @@ def plan(
     return items
 
 
-def answer(exchange: Exchange, record: Record, ask: Ask, items: int) -> Answer:
-    """What the relayed legs of `items` hand-offs write to."""
+def answer(exchange: Exchange, record: Record, ask: Ask, items: int, continues: bool) -> Answer:
+    """What the relayed legs of `items` hand-offs write to. `continues`: by another request, if they fail."""
     if items == 1:
-        return Single(exchange, record)
+        lasts = continues and continuing.sound(record.kind, ask.body.fields)
+        return Lasting(exchange, record, ask.body) if lasts else Single(exchange, record)
     samples = max(1, ask.view.n // ask.prompt.number)
     return Merged(exchange, record, items, samples)
 

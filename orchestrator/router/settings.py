@@ -40,6 +40,7 @@ class Settings:
     classes: ClassRules
     tenants: Mapping[str, TenantLimits]
     headers: str = "on_request"
+    continuation: bool = False
 
     @classmethod
     def of(cls, plan: Plan, policy_headers: Collection[str] = ()) -> Settings:
@@ -59,6 +60,7 @@ class Settings:
             classes=class_rules(router),
             tenants=tenant_limits(router),
             headers=router.decisions.headers,
+            continuation=router.continuation,
         )
 
     def explains(self, exchange: Exchange) -> bool:
@@ -66,6 +68,11 @@ class Settings:
         if self.headers == "on_request":
             return exchange.header(EXPLAIN_HEADER) == b"1"
         return self.headers == "always"
+
+    def continues(self, slo_class: str | None) -> bool:
+        """Whether a stream of this class goes on elsewhere if its engine fails in the middle."""
+        slo = None if slo_class is None else self.classes.classes.get(slo_class)
+        return self.continuation if slo is None else slo.continuation
 
     def slo_class(
         self, exchange: Exchange, fields: Mapping[str, Any], tenant: str | None, prompt_tokens: int

@@ -238,7 +238,7 @@ class Stream:
             self._error(b"\n".join(lines))
             return False
         self.refused = _hidden(parsed)
-        return self.refused is None and _role_only(parsed)
+        return self.refused is None and role_only(parsed)
 
     def _error(self, body: bytes) -> None:
         try:
@@ -249,7 +249,8 @@ class Stream:
         self.engine_error = EngineError(status, body)
 
 
-def _role_only(event: Mapping[str, Any]) -> bool:
+def role_only(event: Mapping[str, Any]) -> bool:
+    """Whether a parsed chat event says nothing but who speaks."""
     choices = event.get("choices")
     if not isinstance(choices, list) or not choices:
         return False

@@ -65,7 +65,7 @@ def chat_call(body: Mapping[str, Any]) -> Call:
     if not isinstance(messages, list) or not messages:
         raise BadCall("messages must be a non-empty list", "messages")
     try:
-        text = chat_prompt(messages)
+        text = chat_prompt(messages, continues=body.get("continue_final_message") is True)
     except ValueError as error:
         raise BadCall(str(error), "messages") from None
     logprobs = _integer(body, "top_logprobs", 0) if body.get("logprobs") else None

@@ -89,13 +89,18 @@ def escaped(token: int) -> bytes:
     return _ESCAPED.get(token) or orjson.dumps(piece(token))[1:-1]
 
 
-def chat_prompt(messages: Sequence[Any]) -> str:
-    """A ChatML prompt from OpenAI messages. Raises ValueError for what is not a message."""
+def chat_prompt(messages: Sequence[Any], *, continues: bool = False) -> str:
+    """A ChatML prompt from OpenAI messages. Raises ValueError for what is not a message.
+
+    `continues`: the last message is the beginning of the answer.
+    """
     parts = []
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise ValueError("each message needs a role")
         parts.append(f"<|im_start|>{message['role']}\n{_content(message.get('content'))}<|im_end|>\n")
+    if continues:
+        return "".join(parts).removesuffix("<|im_end|>\n")
     return "".join(parts) + "<|im_start|>assistant\n"
 
 

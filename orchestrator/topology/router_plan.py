@@ -130,6 +130,7 @@ def _settings(inputs: Inputs) -> dict[str, Any]:
         ),
         "scheduling": inputs.scheduling,
         "pass_headers": router.pass_headers,
+        "continuation": router.continuation,
         **_choosing(topology, timeouts.queue_s),
     }
 
@@ -139,7 +140,10 @@ def _choosing(topology: Topology, queue_s: float) -> dict[str, Any]:
     scheduling, decisions = topology.scheduling, topology.scheduling.decisions
     return {
         "default_class": scheduling.default_class,
-        "slo_classes": {name: class_data(slo, queue_s) for name, slo in resolved(topology).items()},
+        "slo_classes": {
+            name: class_data(slo, queue_s, topology.router.continuation)
+            for name, slo in resolved(topology).items()
+        },
         "tenants": {name: tenant_data(tenant) for name, tenant in topology.tenants.items()},
         "service_tiers": tiers(topology),
         "priorities": tuple(span.model_dump() for span in scheduling.priorities),

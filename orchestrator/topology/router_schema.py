@@ -142,6 +142,11 @@ class Router(Strict):
     credentials: CredentialsConfig = Field(CredentialsConfig(), description="The three keys.")
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on what clients send.")
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig, description="Deadlines of the stages.")
+    continuation: bool = Field(
+        False,
+        description="A stream whose engine fails in the middle goes on at another, with what the client has "
+        "of it as part of the prompt; classes may differ. Only for one choice of plain text.",
+    )
     pass_headers: tuple[HeaderName, ...] = Field(
         (), description="Client headers that engines get to see and policies may read."
     )
@@ -214,6 +219,8 @@ def _foreign_findings(router: Router) -> Findings:
     found: Findings = [
         (("credentials",), why) for why in KINDS[router.kind].refuses_keys(router.credentials.keys)
     ]
-    ignored = [n for n in ("limits", "timeouts", "pass_headers") if n in router.model_fields_set]
+    ignored = [
+        n for n in ("limits", "timeouts", "continuation", "pass_headers") if n in router.model_fields_set
+    ]
     found += [((n,), f"is pdctl's own; {router.kind} takes its settings by `flags`") for n in ignored]
     return found

@@ -61,8 +61,9 @@ def tiers(topology: Topology) -> dict[str, str]:
     return dict(SHIPPED_TIERS) if "slo_classes" in topology.model_fields_set else {}
 
 
-def class_data(slo: slo_schema.SloClass, queue_s: float) -> dict[str, Any]:
-    """A class as plain data of the plan. `queue_s` is the longest that anything may wait."""
+def class_data(slo: slo_schema.SloClass, queue_s: float, continuation: bool = False) -> dict[str, Any]:
+    """A class as plain data of the plan. `queue_s` is the longest that anything may wait, `continuation` the
+    router's own setting."""
     targets = {name: getattr(slo, name) for name in ("ttft", "itl", "tpot", "e2e")}
     return {
         **{name: None if target is None else asdict(target) for name, target in targets.items()},
@@ -71,6 +72,7 @@ def class_data(slo: slo_schema.SloClass, queue_s: float) -> dict[str, Any]:
         "pools": None if slo.pools is None else sorted(set(slo.pools)),
         "reserve": slo.reserve,
         "max_wait_s": queue_s if slo.max_wait is None else slo.max_wait,
+        "continuation": continuation if slo.continuation is None else slo.continuation,
         "long_prompts": None if slo.long_prompts is None else slo.long_prompts.model_dump(),
     }
 
@@ -103,7 +105,7 @@ def slo_class(name: str, data: Mapping[str, Any]) -> SloClass:
         given["priority"] = Priority[data["priority"].upper()]
     if "unattainable" in data:
         given["unattainable"] = Unattainable(data["unattainable"])
-    given |= {field: data[field] for field in ("reserve", "max_wait_s") if field in data}
+    given |= {field: data[field] for field in ("reserve", "max_wait_s", "continuation") if field in data}
     return SloClass(name, **given)
 
 

@@ -150,6 +150,11 @@ class SloClass(Strict):
         description="Longest wait of what is not rejected before. Default: `router.timeouts.queue`, which it "
         "may not exceed.",
     )
+    continuation: bool | None = Field(
+        None,
+        description="A stream whose engine fails in the middle goes on at another. Default: "
+        "`router.continuation`.",
+    )
     long_prompts: LongPrompts | None = Field(None, description="Another class for its long prompts.")
 
 
