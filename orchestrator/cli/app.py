@@ -34,19 +34,31 @@ Overrides = Annotated[
         help="Set one field of the topology, the value read as YAML; list items go by number.",
     ),
 ]
+NodeName = Annotated[
+    str | None,
+    typer.Option(
+        "--node",
+        metavar="NAME",
+        envvar="PDCTL_NODE",
+        help="The node that this host is, where there are more.",
+    ),
+]
 DEFAULT_TOPOLOGY = DEFAULT_FILE
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def load_plan(topology: Path, overrides: list[str] | None, *, ask_versions: bool = True) -> Plan:
-    """The plan of `topology`, its warnings shown. Raises TopologyError with every finding.
+def load_plan(
+    topology: Path, overrides: list[str] | None, *, node: str | None = None, ask_versions: bool = True
+) -> Plan:
+    """The plan of `topology` (for one `node` of it), its warnings shown. Raises TopologyError with every
+    finding.
 
     `ask_versions`: engines' environments are asked for versions that the topology does not declare.
     """
     ask = installed if ask_versions else None
-    plan = plan_file(topology, overrides or (), environ=os.environ, ask=ask)
+    plan = plan_file(topology, overrides or (), environ=os.environ, ask=ask, node=node)
     for warning in plan.warnings:
         err.print(f"warning: {warning}", markup=False, style="yellow")
     return plan

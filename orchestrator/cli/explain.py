@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.analysis import explain as words
 from orchestrator.analysis.records import Log, Record
-from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, err, out
+from orchestrator.cli.app import DEFAULT_TOPOLOGY, NodeName, Overrides, TopologyFile, app, err, out
 from orchestrator.cli.run import state_of
 from orchestrator.errors import PdctlError
 
@@ -31,6 +31,7 @@ def explain(
         ),
     ] = None,
     overrides: Overrides = None,
+    node: NodeName = None,
     last: Annotated[bool, typer.Option("--last", metavar="", help="List the newest.")] = False,
     slow: Annotated[bool, typer.Option("--slow", metavar="", help="List those that took longest.")] = False,
     refused: Annotated[
@@ -48,7 +49,7 @@ def explain(
     """
     if request is None and topology.suffix not in (".yaml", ".yml") and not topology.is_file():
         topology, request = DEFAULT_TOPOLOGY, str(topology)
-    log = Log(state_of(topology, overrides).root / "decisions")
+    log = Log(state_of(topology, overrides, node).root / "decisions")
     if request is not None:
         if last or slow or refused:
             raise typer.BadParameter("either a REQUEST_ID or a list of them")

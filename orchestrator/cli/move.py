@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, err, out
+from orchestrator.cli.app import DEFAULT_TOPOLOGY, NodeName, Overrides, TopologyFile, app, err, out
 from orchestrator.cli.run import Timeout, named_first, state_of, waited
 from orchestrator.errors import LaunchError
 
@@ -16,6 +16,7 @@ def drain(
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     instance: Annotated[str | None, typer.Argument(metavar="INSTANCE", help="One engine.")] = None,
     overrides: Overrides = None,
+    node: NodeName = None,
     timeout: Timeout = None,
     undo: Annotated[bool, typer.Option("--undo", metavar="", help="Give it work again.")] = False,
 ) -> None:
@@ -30,7 +31,7 @@ def drain(
     named_first(topology, "drain")
     if instance is None:
         raise typer.BadParameter("name the instance; `pdctl ps` lists them", param_hint="INSTANCE")
-    state = state_of(topology, overrides)
+    state = state_of(topology, overrides, node)
     if undo:
         waited(launch.undo(state, instance), "")
         out.print(f"{instance} is given work again", markup=False)

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, load_plan, out
+from orchestrator.cli.app import DEFAULT_TOPOLOGY, NodeName, Overrides, TopologyFile, app, load_plan, out
 from orchestrator.cli.show import as_text, diff_lines, summary
 from orchestrator.topology.known import json_schema
 from orchestrator.topology.mask import masked
@@ -53,6 +53,7 @@ def check(topology: TopologyFile = DEFAULT_TOPOLOGY, overrides: Overrides = None
 def show_plan(
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     overrides: Overrides = None,
+    node: NodeName = None,
     as_json: Annotated[
         bool, typer.Option("--json", metavar="", help="Print the whole plan as JSON.")
     ] = False,
@@ -69,7 +70,7 @@ def show_plan(
         raise typer.BadParameter("--json holds every origin already; leave out --explain")
     if as_diff and explain:
         raise typer.BadParameter("--diff says what differs, --explain where it comes from: give one of them")
-    plan = load_plan(topology, overrides)
+    plan = load_plan(topology, overrides, node=node)
     if as_diff:
         _show_diff(plan, as_json=as_json)
     if as_json:

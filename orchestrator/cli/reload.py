@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, err, load_plan, out
+from orchestrator.cli.app import DEFAULT_TOPOLOGY, NodeName, Overrides, TopologyFile, app, err, load_plan, out
 
 
 @app.command()
 def reload(
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     overrides: Overrides = None,
+    node: NodeName = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", metavar="", help="Say what would come of it, and change nothing.")
     ] = False,
@@ -31,7 +32,7 @@ def reload(
     # Here and not above: it loads an HTTP client that few commands need.
     from orchestrator.launch import reload as launch
 
-    plan = load_plan(topology, overrides)
+    plan = load_plan(topology, overrides, node=node)
     done = asyncio.run(launch.reload(plan, dry_run=dry_run, force=force))
     for what in done.left:
         err.print(f"not reloaded: {what}; `pdctl up` applies that", markup=False, style="yellow")

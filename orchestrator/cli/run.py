@@ -11,9 +11,10 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app, err, load_plan
+from orchestrator.cli.app import DEFAULT_TOPOLOGY, NodeName, Overrides, TopologyFile, app, err, load_plan
 from orchestrator.cli.main import INTERRUPTED
 from orchestrator.cli.progress import Progress, failures, ps_lines
+from orchestrator.core.address import is_loopback, split_http_url
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError, Problem, TopologyError
 from orchestrator.launch import logs as log_files
@@ -23,6 +24,7 @@ from orchestrator.launch.status import Phase, Status, ps_object
 from orchestrator.launch.unit import ROUTER
 from orchestrator.topology.doctor import out_of_date
 from orchestrator.topology.load import draft
+from orchestrator.topology.plan import Plan
 from orchestrator.topology.planner import state_dir
 from orchestrator.topology.values import parse_duration
 
@@ -48,12 +50,12 @@ Timeout = Annotated[
 ]
 
 
-def state_of(topology: Path, overrides: list[str] | None) -> StateDir:
-    """The state directory of a topology, also of one that is broken at the moment: what it describes may
-    be running, and must be seen and stopped."""
+def state_of(topology: Path, overrides: list[str] | None, node: str | None = None) -> StateDir:
+    """The state directory of a topology (of one node of it), also of one that is broken at the moment: what
+    it describes may be running, and must be seen and stopped."""
     found = draft(topology, overrides or (), os.environ)
     if found.topology is not None:
-        return StateDir(state_dir(found))
+        return StateDir(state_dir(found, node))
     declared, name = found.source.data.get("state_dir"), found.source.data.get("name")
     if isinstance(declared, str):
         root = found.folder.absolute(declared)
@@ -61,6 +63,7 @@ def state_of(topology: Path, overrides: list[str] | None) -> StateDir:
         root = str(found.state_home / "pdctl" / name)
     else:
         raise TopologyError(found.problems)
+    root = root if node is None else f"{root}@{node}"
     err.print(
         f"warning: {topology} has {len(found.problems)} problems (see `pdctl check`); "
         f"going by what runs in {root}",
@@ -86,6 +89,25 @@ def waited(work: Coroutine[Any, Any, T], interrupted: str) -> T:
         raise typer.Exit(INTERRUPTED) from None
 
 
+def _one_node(plan: Plan, topology: Path) -> None:
+    """Refuse to start here what belongs on several hosts, or a node that nothing runs on."""
+    names = ", ".join(plan.nodes)
+    if plan.node is not None and plan.nodes and plan.node not in plan.nodes:
+        raise TopologyError(
+            [
+                Problem(
+                    f"nothing of it runs on node {plan.node}", file=str(topology), hint=f"it runs on {names}"
+                )
+            ]
+        )
+    hosts = {split_http_url(i.url)[0] for i in plan.instances if not i.external}
+    hosts |= {f.address for i in plan.instances for f in i.followers}
+    if plan.node is None and len(hosts) > 1 and not all(map(is_loopback, hosts)):
+        message = f"its engines run on several hosts ({', '.join(sorted(hosts))}); which one is this?"
+        hint = f"run `pdctl up {topology} --node NAME` on each, with the name of its node: {names}"
+        raise TopologyError([Problem(message, file=str(topology), hint=hint)], reason="which-node")
+
+
 def _exit(status: Status) -> None:
     """End with the code that `status` deserves."""
     if status.phase is Phase.STOPPED:
@@ -98,6 +120,7 @@ def _exit(status: Status) -> None:
 def up(
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     overrides: Overrides = None,
+    node: NodeName = None,
     detach: Annotated[
         bool,
         typer.Option(
@@ -111,7 +134,8 @@ def up(
     In the foreground, Ctrl-C drains and stops everything, a second one kills. What an earlier controller
     left running is adopted; only what differs is started anew.
     """
-    plan = load_plan(topology, overrides)
+    plan = load_plan(topology, overrides, node=node)
+    _one_node(plan, topology)
     for line in out_of_date(topology, overrides or (), environ=os.environ):
         err.print(f"warning: {line}", markup=False, style="yellow")
     look = f"see `pdctl ps {topology}`, or stop it with `pdctl down {topology}`"
@@ -135,12 +159,13 @@ def up(
 def down(
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     overrides: Overrides = None,
+    node: NodeName = None,
     force: Annotated[
         bool, typer.Option("--force", metavar="", help="Kill at once, without a drain.")
     ] = False,
 ) -> None:
     """Drain and stop everything, also when the controller is dead; leave no process behind."""
-    state = state_of(topology, overrides)
+    state = state_of(topology, overrides, node)
     with Progress() as progress:
         found = waited(
             session.down(state, progress, force=force), "the stop goes on; `pdctl down --force` kills"
@@ -153,12 +178,13 @@ def down(
 def ps(
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     overrides: Overrides = None,
+    node: NodeName = None,
     as_json: Annotated[
         bool, typer.Option("--json", metavar="", help="Print a list with one object per instance.")
     ] = False,
 ) -> None:
     """Show every instance: its state, process, restarts and last error."""
-    state = state_of(topology, overrides)
+    state = state_of(topology, overrides, node)
     status = asyncio.run(report.status(state))
     if as_json:
         typer.echo(json.dumps([ps_object(i) for i in status.instances], indent=2))
@@ -187,6 +213,7 @@ def logs(
         str | None, typer.Argument(metavar="INSTANCE", help="One instance, `router` or `controller`.")
     ] = None,
     overrides: Overrides = None,
+    node: NodeName = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", metavar="", help="Go on with what comes.")
     ] = False,
@@ -194,7 +221,7 @@ def logs(
 ) -> None:
     """Print the last lines of one log, or of all with the instance's name before each line."""
     named_first(topology, "logs")
-    state = state_of(topology, overrides)
+    state = state_of(topology, overrides, node)
     files = report.log_files(state, instance)
     secrets = report.secrets(state)
     width = max(len(name) for name, _ in files)
@@ -222,11 +249,12 @@ def restart(
     topology: TopologyFile = DEFAULT_TOPOLOGY,
     instance: InstanceName = None,
     overrides: Overrides = None,
+    node: NodeName = None,
     timeout: Timeout = None,
 ) -> None:
     """Drain and restart one instance (or `router`), or all engines, one after the other."""
     named_first(topology, "restart")
-    state = state_of(topology, overrides)
+    state = state_of(topology, overrides, node)
     with Progress() as progress:
         names = [instance] if instance is not None else []
         status = waited(session.restart(state, names, progress, timeout), "it goes on; see `pdctl ps`")

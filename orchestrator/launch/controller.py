@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, aclosing, asynccontextmanager, closing, contextmanager, suppress
+from functools import partial
 from random import Random
 from typing import TextIO
 
@@ -18,7 +19,7 @@ from orchestrator.launch.control_server import Server
 from orchestrator.launch.local import LocalLauncher
 from orchestrator.launch.paths import Lock, StateDir, writing
 from orchestrator.launch.probe import HttpProber
-from orchestrator.launch.routerlink import SocketRouterLink
+from orchestrator.launch.routerlink import SocketRouterLink, link_of
 from orchestrator.launch.shell import Shell, Tuning
 from orchestrator.launch.state import Store, put_aside
 from orchestrator.launch.supervisor import Supervisor
@@ -97,6 +98,7 @@ async def controller(
                 rng=Random(),
                 tuning=tuning or Tuning(),
                 check=lock.check,
+                link=partial(link_of, state.router),
             )
             supervisor = Supervisor(shell)
             server = Server(supervisor, state)

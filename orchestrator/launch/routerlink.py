@@ -11,6 +11,7 @@ import httpx
 
 from orchestrator.fabric import unix
 from orchestrator.launch.status import OPERATOR
+from orchestrator.topology.plan import Plan
 
 log = logging.getLogger(__name__)
 
@@ -70,10 +71,13 @@ class RouterLink(Protocol):
 
 
 class SocketRouterLink:
-    """The link over `router.sock`."""
+    """The link over `router.sock`; or, for a router on another node, over its admin listener at `url`, where
+    it demands the admin `key`."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, url: str = "", key: str | None = None) -> None:
         self._socket = socket
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {key}"} if url and key else {}
 
     async def drain(self, name: str, deadline_s: float) -> None:
         """See `RouterLink`."""
@@ -91,7 +95,9 @@ class SocketRouterLink:
         await self._post("/gate", {"instance": name, **_BY}, HINT_TIMEOUT_S)
 
     async def reload(self) -> str:
-        """See `RouterLink`."""
+        """See `RouterLink`. One on another node has a plan of its own."""
+        if self._url:
+            return ""
         answer = await self._request("POST", "/reload", {}, HINT_TIMEOUT_S)
         if answer is None or answer.status_code == 200:
             return ""
@@ -157,13 +163,37 @@ class SocketRouterLink:
     ) -> httpx.Response | None:
         """Whatever the router answers; None, and a line in the log, if it does not."""
         try:
+            if self._url:
+                return await self._send(None, method, f"{self._url}{path}", body, timeout_s)
             with unix.short(self._socket) as name:
                 transport = httpx.AsyncHTTPTransport(uds=name)
-                async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
-                    return await client.request(method, f"http://router{path}", json=body, timeout=timeout_s)
+                return await self._send(transport, method, f"http://router{path}", body, timeout_s)
         except httpx.ConnectError:
             # No router, or not yet: it reads the plan when it starts.
             return None
         except (httpx.HTTPError, OSError) as error:
             log.warning("router: %s: %s", path, error or type(error).__name__)
             return None
+
+    async def _send(
+        self,
+        transport: httpx.AsyncHTTPTransport | None,
+        method: str,
+        url: str,
+        body: Mapping[str, object] | None,
+        timeout_s: float,
+    ) -> httpx.Response:
+        async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
+            return await client.request(method, url, json=body, timeout=timeout_s, headers=self._headers)
+
+
+def link_of(socket: Path, plan: Plan, before: RouterLink) -> RouterLink:
+    """How the router of `plan` is reached from its node: over `socket`, or on another node by its admin
+    listener."""
+    router = plan.router
+    if router is None or plan.node in (None, router.node) or router.kind != "pdctl":
+        return SocketRouterLink(socket)
+    if not router.remote_admin_url:
+        log.warning("the router's admin listener cannot be reached from this node: it is told of no stop")
+        return SocketRouterLink(socket)
+    return SocketRouterLink(socket, router.remote_admin_url, router.credentials.admin_key)

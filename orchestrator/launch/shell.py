@@ -15,6 +15,7 @@ from orchestrator.launch.paths import StateDir
 from orchestrator.launch.probe import Prober
 from orchestrator.launch.routerlink import RouterLink
 from orchestrator.launch.state import Store
+from orchestrator.topology.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ async def _nothing() -> None:
     """What a shell without a supervisor does about a new router."""
 
 
+def _same(plan: Plan, link: RouterLink) -> RouterLink:
+    """How a router is reached that is always in one place."""
+    return link
+
+
 @dataclass(slots=True)
 class Shell:
     """What all keepers work with. `secrets` are struck out of what is reported."""
@@ -58,6 +64,8 @@ class Shell:
     tuning: Tuning = field(default_factory=Tuning)
     secrets: frozenset[str] = frozenset()
     oom: OomWatch = field(default_factory=OomWatch)
+    link: Callable[[Plan, RouterLink], RouterLink] = _same
+    """How the router of a plan is reached; given how the last one was."""
     check: Callable[[], None] = lambda: None
     """Raises LaunchError when this is not the controller any more; called before anything is started."""
     changed: Callable[[], None] = lambda: None

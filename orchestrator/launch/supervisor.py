@@ -73,7 +73,8 @@ class Supervisor:
     def status(self) -> Status:
         """How everything stands."""
         fleet = self._fleet
-        router = fleet.plan.router if fleet.plan else None
+        plan = fleet.plan
+        router = plan.router if plan and plan.router and plan.node in (None, plan.router.node) else None
         return Status(
             phase=self.phase,
             name=fleet.plan.name if fleet.plan else "",
@@ -192,6 +193,7 @@ class Supervisor:
         if refused:
             raise LaunchError("\n".join(refused), reason="cannot-start")
         self._shell.store.put_plan(dump(plan))
+        self._shell.router = self._shell.link(plan, self._shell.router)
         self._shell.secrets |= secrets_of(plan)
         for name in units.keys() & fleet.keepers.keys() - set(changes.touched):
             # The same process; what is not part of it (hints, limits) may have changed.
@@ -286,6 +288,13 @@ class Supervisor:
             return None
         return router
 
+    def _door_limit_s(self, router: Keeper) -> float:
+        """How long a router that is up may find no engine: those of other nodes may still be loading."""
+        plan, limit_s = self._fleet.plan, router.unit.probes.ready_timeout_s
+        if plan is None or plan.node is None:
+            return limit_s
+        return max([limit_s, *(i.probes.ready_timeout_s for i in plan.instances)])
+
     async def _mind_door(self) -> None:
         """Ask each new router whether it can serve: a deployment whose instances are all ready is only
         useful once the router's own probes have found that out."""
@@ -305,7 +314,7 @@ class Supervisor:
                 router.detail = f"finds no engine to serve with: {said}"
                 if self._rolling or any(k.state is not State.READY for k in fleet.keepers.values()):
                     since_s = now_s()
-                elif now_s() - since_s > router.unit.probes.ready_timeout_s:
+                elif now_s() - since_s > self._door_limit_s(router):
                     self._door = f"all is up, but the router {router.detail}; see {router.status().log}"
             fleet.pulse()
             await asyncio.sleep(self._shell.tuning.door_s)

@@ -162,9 +162,10 @@ def _part_of(inputs: Inputs, owner: str) -> Part:
 
 def _fixed(inputs: Inputs, node: Node) -> dict[int, str]:
     """Ports on the node's address that are not the planner's to give."""
-    router = inputs.topology.router
+    router, hosts = inputs.topology.router, inputs.topology.hosts
     taken: list[tuple[str, int, str]] = []
-    if router.kind != "none":
+    its = next((n for n in hosts if n.name == router.node), hosts[0])
+    if router.kind != "none" and its.address == node.address:
         taken.append((*split_host_port(router.listen), "router.listen"))
         taken.append((*router.admin_address, "router.admin"))
     for part in inputs.parts:

@@ -14,7 +14,7 @@ from orchestrator.engines.rules import TRANSFER_MISMATCH
 from orchestrator.errors import Problem
 from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs, Part
-from orchestrator.topology.lint_nodes import racks, shared_hosts, spans
+from orchestrator.topology.lint_nodes import racks, router_reach, shared_hosts, spans
 from orchestrator.topology.lint_slo import class_pools, classes, promises, waits
 from orchestrator.topology.rulebook import rules_of
 from orchestrator.topology.source import Place
@@ -145,22 +145,6 @@ def port_ranges(inputs: Inputs) -> Iterator[Problem]:
                 yield inputs.source.problem(("nodes", index, "ports"), message, rule=rules.PORT_RANGES)
 
 
-def one_host(inputs: Inputs) -> Iterator[Problem]:
-    """`up` starts processes where it runs, and nowhere else."""
-    hosts = inputs.topology.hosts
-    found = list(dict.fromkeys(n.address for n in hosts if not is_wildcard(n.address)))
-    launched = any(part.pool.external is None for part in inputs.parts)
-    if launched and len(found) > 1 and not all(is_loopback(address) for address in found):
-        second = next(index for index, n in enumerate(hosts) if n.address == found[1])
-        yield inputs.source.problem(
-            ("nodes", second),
-            f"nodes at {len(found)} addresses ({', '.join(found)}), and `pdctl up` starts processes only on "
-            "the host it runs on",
-            hint="launch the engines of another host there, and join them here as `external`",
-            rule=rules.ONE_HOST,
-        )
-
-
 def ephemeral_ports(inputs: Inputs) -> Iterator[Problem]:
     """A port that the kernel hands out to outgoing connections is taken now and then."""
     first, last = EPHEMERAL
@@ -252,10 +236,10 @@ RULES: Sequence[Callable[[Inputs], Iterator[Problem]]] = (
     one_protocol,
     model_path,
     addresses,
-    one_host,
     port_ranges,
     shared_hosts,
     racks,
+    router_reach,
     ephemeral_ports,
     pins,
     spans,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orchestrator.core.address import is_loopback, join_host_port
 from orchestrator.errors import Problem
 from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs
 from orchestrator.topology.layout import span
+from orchestrator.topology.router_plan import router_node
 
 
 def shared_hosts(inputs: Inputs) -> Iterator[Problem]:
@@ -38,6 +40,25 @@ def racks(inputs: Inputs) -> Iterator[Problem]:
                 f"node {node.name} has no `rack`, others have: all without one count as one rack",
                 rule=rules.RACKS,
             )
+
+
+def router_reach(inputs: Inputs) -> Iterator[Problem]:
+    """Engines on other hosts than the router's are stopped by a pdctl that has to tell the router first."""
+    hosts, router = inputs.topology.hosts, inputs.topology.router
+    if router.kind != "pdctl" or all(is_loopback(node.address) for node in hosts):
+        return
+    launched = [part for part in inputs.parts if part.pool.external is None]
+    used = {name for part in launched for name in part.pool.nodes or [node.name for node in hosts]}
+    addresses = {node.address for node in hosts if node.name in used}
+    if len(addresses) > 1 and is_loopback(router.admin_address[0]):
+        host, port = router.admin_address
+        yield inputs.source.problem(
+            ("router", "admin"),
+            f"engines run at {len(addresses)} addresses, and only the router's own node reaches its admin "
+            f"listener at {join_host_port(host, port)}",
+            hint=f"admin: {join_host_port(router_node(inputs).address, port)}, and credentials.admin_key",
+            rule=rules.ROUTER_REACH,
+        )
 
 
 def spans(inputs: Inputs) -> Iterator[Problem]:

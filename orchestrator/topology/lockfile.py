@@ -24,7 +24,10 @@ ROUTER = "router"
 """What the router's process is called."""
 
 _PROCESS = frozenset(
-    ("argv", "env", "probes", "url", "admin_url", "digest", "cwd", "max_restarts", "drain_s", "node")
+    (
+        *("argv", "env", "probes", "url", "admin_url", "remote_admin_url", "digest", "cwd", "max_restarts"),
+        *("drain_s", "node"),
+    )
 )
 """Fields of a router's plan that are about its process, and no settings."""
 

@@ -141,7 +141,8 @@ class RouterPlan:
     `scheduling` is the chosen scheduling profile as plain data, validated when the plan was made; so are
     `predictor` (`use` and the parameters), `slo_classes` and `tenants` by name, and `priorities`, which
     `topology.slo` reads. `slo_classes` holds the shipped ones too; `service_tiers` are classes by tier.
-    For a `kind` other than `pdctl`, only argv, env, url and probes matter. `node` is where it runs.
+    For a `kind` other than `pdctl`, only argv, env, url and probes matter. `node` is where it runs;
+    `remote_admin_url` is where the other nodes reach its admin listener, empty if they cannot.
     """
 
     kind: str
@@ -172,6 +173,7 @@ class RouterPlan:
     max_restarts: int = 20
     digest: str = ""
     node: str = ""
+    remote_admin_url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,13 @@ class Plan:
     node: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the files that it was made from, by path."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Every node that something is run on, whichever it is run by."""
+        names = [p.node for i in self.instances if not i.external for p in i.processes]
+        names += [self.router.node] if self.router is not None and self.router.argv else []
+        return tuple(dict.fromkeys(names))
 
     def instance(self, name: str) -> InstancePlan:
         """The instance called `name`; raises KeyError."""

@@ -67,15 +67,18 @@ def plan_file(
     ask: AskVersions | None = None,
     roots: Sequence[Traversable] | None = None,
     fabrics: Mapping[str, Fabric] | None = None,
+    node: str | None = None,
 ) -> Plan:
     """The plan of the topology at `path`, with `overrides` (`a.b=c`) applied.
 
     `ask` finds out engines' versions in their environments (None: only declared ones are known);
     `roots` are the folders of launch profiles (default: those installed). `fabrics` are nodes as they were
-    found, by name, and go over what the topology says of them. Raises TopologyError with every finding about
-    the file and what it refers to.
+    found, by name, and go over what the topology says of them. `node` is the one whose processes are to be
+    run, None for all. Raises TopologyError with every finding about the file and what it refers to.
     """
     found = draft(path, overrides, environ)
+    if node is not None:
+        _check_node(found, node)
     references = _follow(found, shipped_roots() if roots is None else roots)
     saved, unreadable = fabrics_of(found)
     known = {**saved, **(fabrics or {})}
@@ -93,7 +96,7 @@ def plan_file(
         source=found.source,
         file=str(path.absolute()),
         folder=found.folder,
-        state_dir=state_dir(found),
+        state_dir=state_dir(found, node),
         parts=carried(topology, parts, known),
         python=python,
         versions=versions,
@@ -112,19 +115,30 @@ def plan_file(
         raise
     if found.unset:
         raise _refusal(found.unset)
-    return replace(plan, sources=sources(found, path, references.files))
+    return replace(plan, sources=sources(found, path, references.files), node=node)
 
 
 def _refusal(problems: Sequence[Problem]) -> TopologyError:
     return TopologyError(sorted(problems, key=lambda p: (p.file or "", p.line or 0)))
 
 
-def state_dir(found: Draft) -> str:
-    """The state directory of a sound draft: the one it names, else the default for its name."""
+def state_dir(found: Draft, node: str | None = None) -> str:
+    """The state directory of a sound draft: the one it names, else the default for its name. Each `node` has
+    its own, for a home directory may be shared by all of them."""
     assert found.topology is not None
     if found.topology.state_dir is not None:
-        return found.folder.absolute(found.topology.state_dir)
-    return str(found.state_home / "pdctl" / found.topology.name)
+        root = found.folder.absolute(found.topology.state_dir)
+    else:
+        root = str(found.state_home / "pdctl" / found.topology.name)
+    return root if node is None else f"{root}@{node}"
+
+
+def _check_node(found: Draft, node: str) -> None:
+    """Raise TopologyError if a sound draft has no such node."""
+    names = [n.name for n in found.topology.hosts] if found.topology is not None else [node]
+    if node not in names:
+        message = f"there is no node {node!r}"
+        raise TopologyError([Problem(message, file=found.source.name, hint=close_to(node, names))])
 
 
 def _vocab_size(found: Draft) -> int | None:

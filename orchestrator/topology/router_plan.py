@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from orchestrator.core.address import http_url, is_wildcard, split_host_port
+from orchestrator.core.address import http_url, is_loopback, is_wildcard, split_host_port
 from orchestrator.engines.base import HttpCall, Probes, Word
 from orchestrator.engines.routers import KINDS, Behind, Front
 from orchestrator.errors import Problem
@@ -16,7 +16,7 @@ from orchestrator.policy.profiles import mode_of
 from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs
 from orchestrator.topology.plan import Credentials, Decisions, InstancePlan, Limits, RouterPlan, Timeouts
-from orchestrator.topology.schema import Topology
+from orchestrator.topology.schema import Node, Topology
 from orchestrator.topology.settings import as_settings
 from orchestrator.topology.slo import class_data, resolved, tenant_data, tiers
 from orchestrator.topology.words import marked, marked_env, run_by
@@ -76,6 +76,7 @@ def _common(inputs: Inputs) -> RouterPlan:
         for name, value in router.env.items()
         if value is not None
     }
+    node = router_node(inputs)
     tenant_keys = [key.get_secret_value() for t in inputs.topology.tenants.values() for key in t.keys]
     return RouterPlan(
         kind=router.kind,
@@ -95,8 +96,22 @@ def _common(inputs: Inputs) -> RouterPlan:
         ),
         drain_s=router.drain_timeout,
         max_restarts=router.max_restarts,
-        node=router.node or inputs.topology.hosts[0].name,
+        node=node.name,
+        remote_admin_url=_from_elsewhere(node, admin_host, admin_port),
     )
+
+
+def router_node(inputs: Inputs) -> Node:
+    """The node that the router runs on."""
+    hosts = inputs.topology.hosts
+    return next((n for n in hosts if n.name == inputs.topology.router.node), hosts[0])
+
+
+def _from_elsewhere(node: Node, host: str, port: int) -> str:
+    """Where other nodes reach a listener of `node`'s; empty if they cannot."""
+    if is_wildcard(host):
+        return http_url(node.address, port)
+    return "" if is_loopback(host) and not is_loopback(node.address) else http_url(host, port)
 
 
 def _reachable(host: str) -> str:

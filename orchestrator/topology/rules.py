@@ -30,11 +30,12 @@ ADDRESSES = Rule(
     "KV is pulled from and pushed to the addresses of the nodes; every hand-off between hosts would fail.",
     "Write the address that the other nodes reach it at in `nodes[].address`.",
 )
-ONE_HOST = Rule(
-    "one-host",
-    "The nodes have more than one address, and `up` starts processes only on the host it runs on.",
-    "Engines meant for another host would be started here.",
-    "Launch the engines of another host there, and join them here as `external`.",
+ROUTER_REACH = Rule(
+    "router-reach",
+    "Nodes at several addresses, and a router whose admin listener only its own node can reach.",
+    "An engine that is stopped on another node cannot tell the router before: requests that reach it while "
+    "it drains may be lost.",
+    "Write `router.admin` with an address of its node, and `router.credentials.admin_key: ${env:NAME}`.",
     WARN,
 )
 PORT_RANGES = Rule(

@@ -7,13 +7,16 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.fabric import unix
-from orchestrator.launch.routerlink import SocketRouterLink
+from orchestrator.launch import testing
+from orchestrator.launch.routerlink import SocketRouterLink, link_of
+from orchestrator.topology.plan import Credentials
 
 
 @asynccontextmanager
@@ -123,3 +126,36 @@ async def test_whether_the_router_uses_an_instance(tmp_path: Path, answer: Any, 
     async with router(tmp_path / "router.sock", body=json.dumps(answer).encode()):
         assert await SocketRouterLink(tmp_path / "router.sock").joined("p0") == why
     assert await SocketRouterLink(tmp_path / "router.sock").joined("p0") is None, "nobody to ask"
+
+
+async def test_a_router_on_another_node_is_told_over_its_admin_listener(tmp_path: Path) -> None:
+    heads: list[str] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode().lower())
+        writer.write(b"HTTP/1.1 200 X\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    url = "http://{}:{}".format(*server.sockets[0].getsockname())
+    keys = Credentials(admin_key="an-admin-key")
+    there = testing.router(8000, 8001, ["router"], node="a", remote_admin_url=url, credentials=keys)
+    plan = replace(testing.plan(tmp_path, router=there), node="b")
+    link = link_of(tmp_path / "router.sock", plan, SocketRouterLink(tmp_path / "x"))
+    await link.gate("p0")
+    await link.reload()
+    server.close()
+    (head,) = heads
+    assert head.startswith("post /gate ")
+    assert "authorization: bearer an-admin-key" in head
+
+
+async def test_a_router_on_this_node_is_told_over_its_socket(tmp_path: Path) -> None:
+    there = testing.router(8000, 8001, ["router"], node="a", remote_admin_url="http://127.0.0.1:1")
+    for node in (None, "a"):
+        plan = replace(testing.plan(tmp_path, router=there), node=node)
+        link = link_of(tmp_path / "router.sock", plan, SocketRouterLink(tmp_path / "x"))
+        async with router(tmp_path / "router.sock") as hints:
+            await link.gate("p0")
+        assert hints == [("/gate", {"instance": "p0"})]
+        (tmp_path / "router.sock").unlink(missing_ok=True)

@@ -20,6 +20,7 @@ ENVIRON = {
     "HOME": "/home/me",
     "PDCTL_CLIENT_KEY": "client-key",
     "PDCTL_ENGINE_KEY": "engine-key",
+    "PDCTL_ADMIN_KEY": "admin-key",
     "PDCTL_CHAT_KEY": "chat-key",
     "PDCTL_NIGHT_KEY": "night-key",
     "HF_TOKEN": "hf-token",

@@ -198,7 +198,7 @@ def test_a_refusal_names_what_lacks(site, override: str, expected: str) -> None:
 
 
 def test_case_3_a_port_of_a_further_process_that_is_taken_is_named(site) -> None:
-    text = SGLANG.replace("router: {auth: none}", "router: {auth: none, listen: '0.0.0.0:20000'}")
+    text = SGLANG.replace("router: {auth: none}", "router: {auth: none, listen: '0.0.0.0:20000', node: a1}")
     told = site.told(text, *WIDE)
     assert any("prefill-0.1: its http port 20000 is also that of router.listen [ports]" in t for t in told), (
         told

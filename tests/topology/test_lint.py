@@ -134,18 +134,6 @@ def test_an_engine_that_unknown_tokens_end_wants_the_vocabulary_known(site) -> N
     assert site.plan(OTHERS.replace("engine: sglang", "engine: vllm")).warnings == ()
 
 
-HOSTS = "nodes: [{name: a, address: 10.0.0.1}, {name: b, address: 10.0.0.2}]\n"
-
-
-def test_nodes_on_several_hosts_are_warned_of(site, pair: str) -> None:
-    (warning,) = site.plan(pair + HOSTS).warnings
-    assert "t.yaml:6: nodes.1: nodes at 2 addresses (10.0.0.1, 10.0.0.2), and `pdctl up`" in warning
-    assert "[one-host]" in warning
-    assert "join them here as `external`" in warning
-    assert site.plan(pair + HOSTS, "nodes.1.address=10.0.0.1", "nodes.1.ports=1024-2047").warnings == ()
-    assert site.plan(pair + HOSTS, "nodes.0.address=127.0.0.2", "nodes.1.address=127.0.0.1").warnings == ()
-
-
 @pytest.mark.parametrize(
     ("ports", "met"), [("40000-40500", True), ("32000-33000", True), ("31000-32767", False)]
 )

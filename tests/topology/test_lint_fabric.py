@@ -26,7 +26,7 @@ pools:
   prefill: {role: prefill, engine: sglang, nodes: [h1], tp: TP}
   decode: {role: decode, engine: sglang, nodes: [h2], tp: TP}
 router: {auth: none}
-silence: {one-host: {reason: planned elsewhere}}
+silence: {router-reach: {reason: planned elsewhere}}
 """
 
 

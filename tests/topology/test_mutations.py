@@ -30,7 +30,7 @@ MODELS = {
     "gqa": {"num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 4, "hidden_size": 4096},
     "mla": {"num_hidden_layers": 4, "num_attention_heads": 32, "kv_lora_rank": 512, "qk_rope_head_dim": 64},
 }
-ALWAYS = {"one-host"}
+ALWAYS = {"router-reach"}
 """What is said of the whole topology as it is."""
 
 BESIDE = {"addresses": {"unroutable-address"}, "port-ranges": {"shared-host"}}

@@ -5,7 +5,12 @@ Covers planner and adapters.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+
+from orchestrator.errors import TopologyError
+from orchestrator.topology.planner import plan_file
 
 
 @pytest.mark.parametrize(
@@ -106,3 +111,23 @@ def test_a_policy_from_a_file_beside_the_topology(site, pair: str) -> None:
 def test_unknown_profiles_name_ones_own_and_the_shipped(site, pair: str) -> None:
     told = site.told(pair + "scheduling: {profile: zzz, profiles: {own: {}}}\n")
     assert "there is no scheduling profile 'zzz' (known: own, default, " in told[0]
+
+
+def test_a_node_has_its_own_state_directory_and_nothing_else_differs(site, pair: str) -> None:
+    text = pair + "nodes: [{name: a}, {name: b, address: 127.0.0.2}]\nrouter: {kind: none}\n"
+    site.file.write_text(text)
+    whole, a, b = (
+        plan_file(site.file, environ={"HOME": "/home/me"}, roots=[site.folder / "profiles"], node=node)
+        for node in (None, "a", "b")
+    )
+    assert a.state_dir == f"{whole.state_dir}@a"
+    assert (whole.node, a.node, b.node) == (None, "a", "b")
+    assert replace(a, node=None, state_dir=whole.state_dir) == whole
+    assert replace(b, node=None, state_dir=whole.state_dir) == whole
+    assert set(whole.nodes) == {"a", "b"}
+
+
+def test_a_node_that_there_is_not_is_refused_with_those_there_are(site, pair: str) -> None:
+    site.file.write_text(pair)
+    with pytest.raises(TopologyError, match=r"there is no node 'a' \(known: local\)"):
+        plan_file(site.file, environ={"HOME": "/home/me"}, roots=[site.folder / "profiles"], node="a")

@@ -14,7 +14,7 @@ from orchestrator.engines.sglang import SGLang
 from orchestrator.topology.rulebook import rulebook
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
-HOSTS = "nodes: [{name: a, address: 10.0.0.1}, {name: b, address: 10.0.0.2}]\n"
+HOSTS = "nodes: [{name: a, rack: r}, {name: b, ports: 30000-30099}]\n"
 MODE = "role: decode,\n    flags: {mode: prefill},"
 
 
@@ -23,12 +23,12 @@ def silence(rule: str, more: str = "") -> str:
 
 
 def test_a_silenced_warning_is_told_apart(site, pair: str) -> None:
-    plan = site.plan(pair + HOSTS + silence("one-host"))
+    plan = site.plan(pair + HOSTS + silence("racks"))
     assert plan.warnings == ()
     (apart,) = plan.silenced
-    assert "[one-host]" in apart
+    assert "[racks]" in apart
     assert apart.endswith("silenced: tried it")
-    assert {i.silenced for i in plan.instances} == {("one-host",)}
+    assert {i.silenced for i in plan.instances} == {("racks",)}
 
 
 def test_a_silenced_error_lets_the_plan_go_on(site, pair: str) -> None:
@@ -52,9 +52,8 @@ def test_it_holds_for_the_named_pools_alone(site, pair: str) -> None:
     ("text", "expected"),
     [
         (
-            silence("one-hosts"),
-            "t.yaml:7: silence.one-hosts: there is no lint rule 'one-hosts' [silence] "
-            "(did you mean 'one-host'?)",
+            silence("rackss"),
+            "t.yaml:7: silence.rackss: there is no lint rule 'rackss' [silence] (did you mean 'racks'?)",
         ),
         (
             silence("zzzzzz"),
@@ -65,12 +64,11 @@ def test_it_holds_for_the_named_pools_alone(site, pair: str) -> None:
             "t.yaml:7: silence.ports: cannot be silenced: nothing could be launched",
         ),
         (
-            silence("one-host", ", pools: [decodes]"),
-            "t.yaml:7: silence.one-host.pools.0: there is no pool 'decodes' [silence] "
-            "(did you mean 'decode'?)",
+            silence("racks", ", pools: [decodes]"),
+            "t.yaml:7: silence.racks.pools.0: there is no pool 'decodes' [silence] (did you mean 'decode'?)",
         ),
-        ("silence: {one-host: {}}\n", "t.yaml:6: silence.one-host.reason: is required"),
-        ("silence: {one-host: {reason: ''}}\n", "t.yaml:6: silence.one-host.reason: must not be empty"),
+        ("silence: {racks: {}}\n", "t.yaml:6: silence.racks.reason: is required"),
+        ("silence: {racks: {reason: ''}}\n", "t.yaml:6: silence.racks.reason: must not be empty"),
     ],
 )
 def test_a_silence_that_is_no_good_is_refused_with_its_line(
@@ -81,8 +79,8 @@ def test_a_silence_that_is_no_good_is_refused_with_its_line(
 
 
 def test_a_silence_without_anything_to_silence_is_warned_of(site, pair: str) -> None:
-    (warning,) = site.plan(pair + silence("one-host")).warnings
-    assert "t.yaml:7: silence.one-host: finds nothing here [unused-silence] (remove it)" in warning
+    (warning,) = site.plan(pair + silence("racks")).warnings
+    assert "t.yaml:7: silence.racks: finds nothing here [unused-silence] (remove it)" in warning
     # It may speak once the engines run.
     assert site.plan(pair + silence("page-size")).warnings == ()
 
