@@ -174,7 +174,7 @@ def _cross_numa(inputs: Inputs, wired: Wired) -> Iterator[Problem]:
             if nearest[gpu.index].distance < Distance.SYS
         }
         numas = _listed(sorted({gpu.numa for gpu in gpus if gpu.numa is not None}))
-        yield _warning(
+        yield _finding(
             inputs,
             wired,
             rules.CROSS_NUMA,
@@ -201,7 +201,7 @@ def _down(inputs: Inputs, wired: Wired) -> Iterator[Problem]:
         dead = [n for n in wired.fabric.nics if distance(gpu, n, up.told) == closest and not n.active]
         if dead and closest < min(distance(gpu, nic, up.told) for nic in nics):
             share = 1 / max(users[nic.name] for nic in nics)
-            yield _warning(
+            yield _finding(
                 inputs,
                 wired,
                 rules.NIC_DOWN,
@@ -215,7 +215,7 @@ def _memlock(inputs: Inputs, wired: Wired) -> Iterator[Problem]:
     limit = wired.fabric.memlock_bytes
     if limit is not None and limit >= 0:
         message = f"{wired.node} lets {limit} bytes of memory be locked; RDMA wants no limit"
-        yield _warning(inputs, wired, rules.MEMLOCK, message)
+        yield _finding(inputs, wired, rules.MEMLOCK, message)
 
 
 def _idle(inputs: Inputs, wired: Sequence[Wired]) -> Iterator[Problem]:
@@ -232,7 +232,7 @@ def _idle(inputs: Inputs, wired: Sequence[Wired]) -> Iterator[Problem]:
         near = {nic for pick in picks for nic in pick.nics}
         idle: list[str] = sorted(near - used, key=natural)
         if idle and len(used) < len(near):
-            yield _warning(
+            yield _finding(
                 inputs,
                 here[0],
                 rules.IDLE_NICS,
@@ -244,35 +244,38 @@ def _idle(inputs: Inputs, wired: Sequence[Wired]) -> Iterator[Problem]:
 
 
 def _peers(inputs: Inputs, wired: Sequence[Wired]) -> Iterator[Problem]:
-    """The NICs of prefill and of decode against each other."""
+    """The NICs of prefill and of decode against each other; of two pools, the first nodes at fault."""
+    found: dict[tuple[str, str, str], list[Problem]] = {}
     for ours in wired:
         for theirs in wired:
             if (ours.part.pool.role, theirs.part.pool.role) != HANDS_OFF or ours.node == theirs.node:
                 continue
-            here, there = ({n for _, nics in one.used() for n in nics} for one in (ours, theirs))
-            layers = [{nic.link_layer for nic in nics} for nics in (here, there)]
-            if here and there and not layers[0] & layers[1]:
-                message = (
-                    f"{_names(here)} of {ours.node} is {_listed(sorted(layers[0]))}, "
-                    f"{_names(there)} of {theirs.node} {_listed(sorted(layers[1]))}: "
-                    "KV has no path between them"
-                )
-                yield replace(
-                    _warning(inputs, theirs, rules.LINK_LAYERS, message), severity=rules.LINK_LAYERS.severity
-                )
-                continue
-            rates = [min((nic.rate_gbps or 0 for nic in nics), default=0) for nics in (here, there)]
-            if min(rates) and min(rates) * 2 <= max(rates):
-                slow = ours if rates[0] < rates[1] else theirs
-                share = min(rates) / max(rates)
-                message = (
-                    f"NICs of {slow.node} have {min(rates):g} Gbit/s, their peers {max(rates):g}: "
-                    f"{against(inputs, slow.part, share)}"
-                )
-                yield _warning(inputs, slow, rules.SLOWER_PEER, message)
+            for problem in _pair(inputs, ours, theirs):
+                found.setdefault((ours.part.name, theirs.part.name, problem.rule or ""), []).append(problem)
+    for first, *more in found.values():
+        others = f"; so it is with {len(more)} more pairs of nodes" if more else ""
+        yield replace(first, message=first.message + others)
 
 
-def _warning(inputs: Inputs, wired: Wired, rule: Rule, message: str, hint: str | None = None) -> Problem:
+def _pair(inputs: Inputs, ours: Wired, theirs: Wired) -> Iterator[Problem]:
+    here, there = ({nic for _, nics in one.used() for nic in nics} for one in (ours, theirs))
+    layers = [{nic.link_layer for nic in nics} for nics in (here, there)]
+    if all(layers) and "" not in layers[0] | layers[1] and not layers[0] & layers[1]:
+        message = (
+            f"{_names(here)} of {ours.node} is {_listed(sorted(layers[0]))}, {_names(there)} of "
+            f"{theirs.node} {_listed(sorted(layers[1]))}: KV has no path between them"
+        )
+        yield _finding(inputs, theirs, rules.LINK_LAYERS, message)
+        return
+    rates = [min((nic.rate_gbps or 0 for nic in nics), default=0) for nics in (here, there)]
+    if min(rates) and min(rates) * 2 <= max(rates):
+        slow = ours if rates[0] < rates[1] else theirs
+        cost = against(inputs, slow.part, min(rates) / max(rates))
+        message = f"NICs of {slow.node} have {min(rates):g} Gbit/s, their peers {max(rates):g}: {cost}"
+        yield _finding(inputs, slow, rules.SLOWER_PEER, message)
+
+
+def _finding(inputs: Inputs, wired: Wired, rule: Rule, message: str, hint: str | None = None) -> Problem:
     raw = inputs.source.data["nodes"][wired.place[1]]
     field = "nics" if "nics" in raw else "fabric"
     return inputs.source.problem((*wired.place, field), message, hint=hint, rule=rule)

@@ -322,3 +322,20 @@ def test_amd_accelerators_are_mapped_by_list_as_vllm_maps_ranks_on_cuda_alone(ho
     assert not {"VLLM_GPU_NIC_PCIE_MAPPING", "CUDA_DEVICE_ORDER"} & set(env)
     by_gpu = json.loads(flag(hosts.plan(PAIR), "decode-0", "--disaggregation-ib-device") or "")
     assert by_gpu == {str(i): f"mlx5_{i}" for i in range(8)}
+
+
+def test_two_pools_at_odds_are_one_finding_however_many_hosts_they_have(hosts: Hosts) -> None:
+    hosts.are("hgx-h200", "pcie-two-numa")
+    text = PAIR.replace("tp: TP", "tp: 4").replace(
+        "pools:", "  - {name: h3, address: 10.0.0.3, fabric: h2.json}\npools:"
+    )
+    found = hosts.told(text, "pools.decode.nodes=[h2, h3]", "pools.decode.instances=2")
+    assert "of h2 Ethernet: KV has no path between them; so it is with 1 more pairs" in only(
+        found, "link-layers"
+    )
+
+
+def test_a_link_layer_that_is_not_told_is_no_fault(hosts: Hosts) -> None:
+    first, _ = hosts.are("hgx-h200", "hgx-h200")
+    hosts.save("h1", replace(first, nics=tuple(replace(nic, link_layer="") for nic in first.nics)))
+    assert hosts.told(PAIR) == []
