@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from orchestrator.core.frozen import record
 
 TRIP_AFTER = 5
 """Failures in a row that open it: fewer happen by chance when an engine is only full."""
@@ -23,7 +24,7 @@ class Circuit(StrEnum):
     HALF_OPEN = "half-open"
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Breaker:
     """One breaker; times are seconds on the caller's clock.
 

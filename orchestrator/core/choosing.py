@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from operator import mul
 from random import Random
 from typing import Generic, TypeVar
 
 from orchestrator.core.contracts import Context, Filter, Picker, Scorer
+from orchestrator.core.frozen import frozen
 from orchestrator.core.types import Choice, Endpoint, RequestView, Scored
 from orchestrator.errors import PolicyError
 
@@ -19,16 +19,18 @@ OnPolicyError = Callable[[str, PolicyError], None]
 """Told the policy's name and what it did wrong, each time a decision goes on without it."""
 
 
-@dataclass(frozen=True, slots=True)
 class Step(Generic[PolicyT]):
     """A policy and the name it goes by in explanations, metrics and errors."""
 
-    name: str
-    policy: PolicyT
-    weight: float = 1.0
+    __slots__ = ("name", "policy", "weight")
+
+    def __init__(self, name: str, policy: PolicyT, weight: float = 1.0) -> None:
+        self.name = name
+        self.policy = policy
+        self.weight = weight
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class RoleProfile:
     """The policies that choose one role's endpoint. Only a scorer's step has a weight that counts."""
 
@@ -37,7 +39,7 @@ class RoleProfile:
     scorers: tuple[Step[Scorer], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class AllFiltered:
     """No candidate was left: which filter took out each (endpoint id to filter name)."""
 

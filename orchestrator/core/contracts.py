@@ -1,93 +1,45 @@
-"""The seams of the core: the scheduler port and the policies' contracts, as typed protocols."""
+"""The seams of the core: the scheduler port and the policies' contracts, as typed protocols.
+
+Those checked at run time stay interpreted when the core is compiled; the data they speak of does not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf
-from random import Random
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import ClassVar, Protocol, runtime_checkable
 
-from orchestrator.core.frozen import frozen
-from orchestrator.core.prediction import Predictor
-from orchestrator.core.slo import SloClass
-from orchestrator.core.types import (
-    Choice,
-    Endpoint,
-    LegEvent,
-    Outcome,
-    Prediction,
-    RequestView,
-    Role,
-    Route,
-    Scored,
-    Snapshot,
+from orchestrator.core.decisions import (
+    Assign,
+    Bind,
+    Context,
+    Decision,
+    Poll,
+    PrefixReader,
+    Reject,
+    Spent,
+    Waiting,
 )
+from orchestrator.core.prediction import Accuracy
+from orchestrator.core.types import Endpoint, LegEvent, Outcome, RequestView, Scored, Snapshot
 
-
-@frozen(frozen=True, slots=True)
-class Assign:
-    """The scheduler's yes: `route` for the request, and why (one Choice per role).
-
-    `provisional`: the route's decode side is only a guess yet. The prefill leg starts at once, and when it is
-    done the `Bind` that names the decode side follows, at once or later (or a `Spent`).
-    `predicted` is of this moment, `admitted` what was predicted when the request was queued.
-    `explain` makes `why` where that costs too much to be made for every request; asked once at most, before
-    the scheduler is called again.
-    """
-
-    request_id: str
-    route: Route
-    why: tuple[Choice, ...] = ()
-    provisional: bool = False
-    predicted: Prediction | None = None
-    explain: Callable[[], tuple[Choice, ...]] | None = None
-    admitted: Prediction | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """The scheduler's no: a reason slug, the HTTP status it becomes (429 or 503), and when to retry."""
-
-    request_id: str
-    reason: str
-    message: str
-    http_status: int = 429
-    retry_after_s: float | None = None
-    predicted: Prediction | None = None
-
-
-@frozen(frozen=True, slots=True)
-class Bind:
-    """The decode side of a request whose Assign was provisional: its prefill is done, decode may start."""
-
-    request_id: str
-    route: Route
-    explain: Callable[[], tuple[Choice, ...]] | None = None
-    why: tuple[Choice, ...] = ()
-
-
-@frozen(frozen=True, slots=True)
-class Spent:
-    """No decode side took a finished prefill in time, and its KV will not be kept any longer.
-
-    The shell drops the hand-off, ends the attempt with `finish`, and submits the request again.
-    """
-
-    request_id: str
-    reason: str = "handoff-expired"
-
-
-@frozen(frozen=True, slots=True)
-class Poll:
-    """Read this endpoint's load at once and `observe` it: a prefill there should be over by now."""
-
-    endpoint: str
-    request_id: str = ""
-    """Always empty: it is for no request."""
-
-
-Decision = Assign | Reject | Bind | Spent | Poll
+__all__ = [
+    "Accountable",
+    "Assign",
+    "Bind",
+    "Context",
+    "Decision",
+    "Filter",
+    "Order",
+    "Picker",
+    "PlannedOrder",
+    "Poll",
+    "PrefixReader",
+    "Reject",
+    "Scheduler",
+    "Scorer",
+    "Spent",
+    "Waiting",
+]
 
 
 class Scheduler(Protocol):
@@ -135,22 +87,6 @@ class Scheduler(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A request in the router's queue, equal to itself alone. Times are on the router's monotonic clock.
-
-    `work_s` is its least remaining uncached prefill over the endpoints that may compute it, refreshed when
-    cache contents change. `first_token_by_s` is its deadline (inf: none), `latest_start_s` when its prefill
-    must start at the latest to make it.
-    """
-
-    request: RequestView
-    arrived_s: float
-    work_s: float
-    first_token_by_s: float
-    latest_start_s: float
-
-
 @runtime_checkable
 class Order(Protocol):
     """Sorts the queue of requests that can still be on time (late mode)."""
@@ -170,52 +106,6 @@ class PlannedOrder(Order, Protocol):
         A subset may be returned; the rest then follows it in the order given.
         """
         ...
-
-
-class PrefixReader(Protocol):
-    """What a policy may ask the prefix index."""
-
-    def cached_blocks(self, endpoint_id: str, block_hashes: Sequence[int]) -> int:
-        """How many leading blocks of the prompt `endpoint_id` is believed to hold."""
-        ...
-
-
-def _no_wait(endpoint_id: str) -> float:
-    return 0.0
-
-
-def _no_limit(endpoint_id: str) -> float:
-    return inf
-
-
-@frozen(frozen=True, slots=True)
-class Context:
-    """What a policy is given beside the request and the candidates.
-
-    `prefill` is the prefill endpoint already chosen when the decode side is being decided.
-    `block_tokens` is the number of tokens one block hash stands for.
-    """
-
-    snapshot: Snapshot
-    role: Role
-    now_s: float
-    rng: Random
-    prefix: PrefixReader
-    prefill: Endpoint | None = None
-    block_tokens: int = 128
-    extra: Mapping[str, object] = field(default_factory=dict)
-    predictor: Predictor | None = None
-    """None where the router runs without one."""
-    slo: SloClass | None = None
-    """The request's class, if it has one."""
-    first_token_by_s: float = inf
-    """When its first token is due."""
-    wait_s: Callable[[str], float] = _no_wait
-    """Predicted seconds until the endpoint has computed the prompts it was given."""
-    step_limit_s: Callable[[str], float] = _no_limit
-    """The strictest gap promised to a request that the endpoint decodes now; inf: none."""
-    shared: dict[Any, Any] = field(default_factory=dict)
-    """What the policies of one role's decision leave for each other, so that nothing is worked out twice."""
 
 
 @runtime_checkable
@@ -252,4 +142,13 @@ class Picker(Protocol):
 
     def pick(self, request: RequestView, scored: Sequence[Scored], context: Context) -> Scored:
         """One of `scored`, which is never empty."""
+        ...
+
+
+@runtime_checkable
+class Accountable(Protocol):
+    """A predictor that keeps books of itself."""
+
+    def report(self) -> tuple[Accuracy, ...]:
+        """Every endpoint's and model's figures so far."""
         ...

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
+
+from orchestrator.core.frozen import record
 
 PATIENCE = 10.0
 """A leg is overdue after so many times the seconds it was predicted to take; predictions are off by less."""
@@ -14,7 +15,7 @@ COLD_PATIENCE = 8.0
 """An engine that has answered nothing yet in its life has so many times as long: first requests compile."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Signs:
     """What an endpoint has shown in this life, on the router's clock; -inf: nothing.
 

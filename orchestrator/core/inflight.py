@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from operator import attrgetter
 
+from orchestrator.core.frozen import record
 from orchestrator.core.types import Endpoint, Inflight, PathKind, RequestView, Route, Snapshot
 from orchestrator.errors import AccountingError
 
@@ -26,7 +27,7 @@ def expected_kv_tokens(request: RequestView, output_tokens: int = EXPECTED_OUTPU
     return request.prompt_tokens + request.n * min(request.max_tokens, output_tokens)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Work:
     """What one request holds, endpoint by endpoint, until it ends.
 
@@ -45,7 +46,7 @@ class Work:
     guessed: bool = False
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Sums:
     """What is in flight at one endpoint, changed in place; see `core.types.Inflight`."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.core.choosing import Step
 from orchestrator.core.contracts import Filter, Order, Scorer
+from orchestrator.core.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class LateRole:
     """What narrows and prices one role's endpoints: scorers give seconds, added to the predicted cost."""
 
@@ -16,7 +17,7 @@ class LateRole:
     scorers: tuple[Step[Scorer], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class LateSettings:
     """The numbers of late binding. Defaults are those that replay on public traces favours.
 
@@ -50,7 +51,7 @@ class LateSettings:
     overcommit: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class LateProfile:
     """How the queue is ordered, and what narrows and prices each role's endpoints.
 

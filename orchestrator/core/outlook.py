@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
+from orchestrator.core.frozen import record
 from orchestrator.core.late.station import Station, slots_of
 from orchestrator.core.prediction import Decoded, Predictor, Served
 from orchestrator.core.slo import NO_PROMISE, Classes, SloClass
 from orchestrator.core.types import End, Endpoint, Outcome, Prediction, RequestView, Role, Route, Snapshot
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Attempt:
     """One attempt of a request, from its route to its end."""
 
@@ -28,7 +28,7 @@ class _Attempt:
     context: int = 0
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Promise:
     """What a request's class promises it, worked out once."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from orchestrator.core.frozen import frozen
 from orchestrator.core.types import Endpoint, Prediction, Snapshot
@@ -192,13 +192,4 @@ class Predictor(Protocol):
 
     def observe(self, snapshot: Snapshot, now_s: float) -> None:
         """Take the endpoints as they are: joins, restarts, and what `Load.counters` tell."""
-        ...
-
-
-@runtime_checkable
-class Accountable(Protocol):
-    """A predictor that keeps books of itself."""
-
-    def report(self) -> tuple[Accuracy, ...]:
-        """Every endpoint's and model's figures so far."""
         ...

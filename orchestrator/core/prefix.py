@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from struct import unpack
 
+from orchestrator.core.frozen import record
 from orchestrator.core.prefixtree import Lru, Node, Use, join, path
 
 MAX_BLOCKS = 1024
@@ -43,7 +43,7 @@ def chain(seed: int, data: bytes, block_bytes: int, limit: int = MAX_BLOCKS) -> 
     return unpack("<" + "Q24x" * blocks, b"".join(digests))
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Sent:
     """A prompt that was sent to an endpoint, and what was believed of its blocks just before.
 

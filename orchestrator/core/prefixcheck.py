@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from orchestrator.core.frozen import record
 from orchestrator.core.prefix import PrefixIndex, Sent
 from orchestrator.core.types import End, Outcome, PathKind, RequestView
 
@@ -72,7 +72,7 @@ class Seen:
         return max(least, low if low <= FIRST else FIRST + STRIDE * (low - FIRST))
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Checked:
     """Prompt tokens of an endpoint's requests whose engine reported its hits, as the engine counts them.
 
@@ -86,7 +86,7 @@ class Checked:
     wrong: float = 0.0
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Hits:
     """Prompt tokens of all requests, those found cached, and those an endless shared cache would have had."""
 
@@ -95,7 +95,7 @@ class Hits:
     ceiling: float = 0.0
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class _Open:
     request: RequestView
     sent: Sent

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from orchestrator.core.frozen import record
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Use:
     """One prompt's use of blocks: `order` counts up; `computed` once the endpoint has computed the prompt."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 
+from orchestrator.core.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen(frozen=True, slots=True)
 class RestartPolicy:
     """How patient to be. The delay before try n is `base_s * factor**(n-1)`, at most `cap_s`, give or
     take the share `jitter`, so that instances felled by one cause do not come back in step.
@@ -35,7 +36,7 @@ class RestartPolicy:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Retry:
     """Start again after `delay_s`; it will be the `attempt`-th restart in a row."""
 
@@ -43,7 +44,7 @@ class Retry:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class GiveUp:
     """Leave it down; `failures` counts those that led here."""
 

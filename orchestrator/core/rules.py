@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from orchestrator.core.frozen import frozen
 
 ERROR, WARN = "error", "warn"
 """An error is refused; of a warning one is told, and gone on."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Rule:
     """One thing that lint looks for.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from random import Random
 from typing import ClassVar
 
@@ -76,7 +76,7 @@ class Routed:
     why: tuple[Choice, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class SchedulingProfile:
     """The policies of each role; a pure decision over what it is given.
 

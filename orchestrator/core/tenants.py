@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.core.admission import MAX_RETRY_S, MIN_RETRY_S, Drain
 from orchestrator.core.contracts import Reject
-from orchestrator.core.frozen import frozen
+from orchestrator.core.frozen import frozen, record
 
 
 @frozen(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TenantLimits:
         return self.max_inflight is None and self.max_queued is None and self.rate is None
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Bucket:
     """A token bucket that is full at the start; times are on the caller's clock."""
 
@@ -60,7 +60,7 @@ class _Bucket:
         return max(MIN_RETRY_S, self.promised_s - now_s)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Tenant:
     limits: TenantLimits
     bucket: _Bucket | None = None
@@ -72,7 +72,7 @@ class _Tenant:
     """When one of its waiting requests gets its endpoint next."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Held:
     tenant: _Tenant
     since_s: float

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import log
 
+from orchestrator.core.frozen import record
 from orchestrator.core.prediction import Curve, Step
 from orchestrator.core.types import Endpoint, Load
 from orchestrator.predictor.books import Promises, Stage
@@ -27,7 +27,7 @@ more by which to show that it is not."""
 STAGES = ("prefill", "handoff", "first_token", "step")
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Tally:
     """Prompts computed, their uncached tokens, and the sum over these of what the quadratic term counts."""
 

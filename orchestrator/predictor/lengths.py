@@ -61,7 +61,7 @@ class Lengths:
         return known
 
     def _count(self, quantile: float) -> int:
-        left = sum(self._ended) + sum(self._cut)
+        left = sum(self._ended, 0.0) + sum(self._cut, 0.0)
         alive, last = 1.0, 0
         for index, (ended, cut) in enumerate(zip(self._ended, self._cut, strict=True)):
             if ended + cut <= 0.0:

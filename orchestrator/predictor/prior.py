@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.core.frozen import frozen
 from orchestrator.core.prediction import Curve
 from orchestrator.core.types import Endpoint
 
@@ -39,7 +39,7 @@ _EXPOSED = ("fixed_s", "token_s")
 _STEP = ("base_s", "request_s", "token_s")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Belief:
     """Coefficients with the uncertainty of a common factor, and of each alone."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from orchestrator.core.prediction import Accountable, Predictor
+from orchestrator.core.contracts import Accountable
+from orchestrator.core.prediction import Predictor
 from orchestrator.core.prefix import PrefixIndex
 from orchestrator.core.prefixcheck import PrefixCheck
 from orchestrator.metrics import RouterMetrics

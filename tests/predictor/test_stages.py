@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.prediction import Accountable, Accuracy, Curve, Decoded, Exposed, Predictor, Served
+from orchestrator.core.contracts import Accountable
+from orchestrator.core.prediction import Accuracy, Curve, Decoded, Exposed, Predictor, Served
 from orchestrator.core.types import Endpoint, Prediction, Role, Snapshot
 from orchestrator.predictor import StagePredictor
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
+from orchestrator.core.decisions import Waiting
+from orchestrator.core.frozen import record
 from orchestrator.core.inflight import Ledger, Sums
 from orchestrator.core.prediction import Step
 from orchestrator.core.types import Endpoint
@@ -20,7 +22,7 @@ NO_ROOM, GAPS, AVOIDED = "memory", "gap-promise", "failed-before"
 attempt of the request has failed there."""
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class DecodeSide:
     """An endpoint that decodes: its memory, its batch, and the strictest gap promised to those in it.
 
@@ -39,7 +41,7 @@ class DecodeSide:
     strictest_s: float = inf
     used: int = 0
     """Which use of a decode side was the last of this one."""
-    kept_for: object = None
+    kept_for: Waiting | None = None
     kept_tokens: float = 0.0
     id: str = field(init=False)
     """The endpoint's."""
@@ -105,7 +107,7 @@ class Decodes:
         self._stale.update(self.sides)
 
     def best(
-        self, tokens: int, bound_s: float, avoid: Iterable[str] = (), who: object = None
+        self, tokens: int, bound_s: float, avoid: Iterable[str] = (), who: Waiting | None = None
     ) -> DecodeSide | None:
         """Who would decode a request of `tokens` KV tokens fastest, among those that have room; None: nobody.
 
@@ -151,7 +153,7 @@ class Decodes:
         return self.sides[self._order[0][1]].step_s(1, 0) if self._order else 0.0
 
     def ruled_out(
-        self, tokens: int, bound_s: float, avoid: Iterable[str], who: object
+        self, tokens: int, bound_s: float, avoid: Iterable[str], who: Waiting | None
     ) -> Iterator[tuple[str, str]]:
         """Each side that a request could not be given, and why, as they were when last looked at."""
         for side in self.sides.values():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
+from orchestrator.core.frozen import record
 from orchestrator.core.late.decodes import Decodes, DecodeSide
 from orchestrator.core.late.queue import Backlog, Deadlines, Item, Key, Queue
 from orchestrator.core.late.station import ROUNDING_S, Station
@@ -20,7 +21,7 @@ Signature = tuple[str, frozenset[str], frozenset[str], frozenset[str]]
 """Model, and who prefills, decodes and serves alone."""
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Lane:
     """Requests that may use the same endpoints, and these.
 

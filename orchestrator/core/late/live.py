@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from orchestrator.core.frozen import record
 from orchestrator.core.late.decodes import AVOIDED, DecodeSide
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.pricing import Pick, Price
@@ -12,7 +11,7 @@ from orchestrator.core.prediction import Decoded, Served
 from orchestrator.core.types import Choice, Outcome, Prediction, Role, Route, Scored
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Live:
     """One attempt of a request, from its Assign to its `finish`.
 

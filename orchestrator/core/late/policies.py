@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from random import Random
 
 from orchestrator.core.choosing import OnPolicyError
 from orchestrator.core.contracts import Context, PrefixReader
+from orchestrator.core.frozen import record
 from orchestrator.core.inflight import Ledger
 from orchestrator.core.late.board import Board
 from orchestrator.core.late.lanes import Lane
@@ -19,7 +20,7 @@ from orchestrator.core.types import Endpoint, Role
 from orchestrator.errors import PolicyError
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Added:
     """What policies say of a request's stations: the seconds they add to the cost of those that they left.
 

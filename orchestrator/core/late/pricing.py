@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
+from orchestrator.core.frozen import record
 from orchestrator.core.inflight import Ledger
 from orchestrator.core.late import waits
 from orchestrator.core.late.board import Board
@@ -42,7 +42,7 @@ SHORTS_S = 30.0
 """Endpoints are left to shorter requests for so long after the last of them came."""
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Price:
     """One request on one endpoint: seconds until it is free, of prefill, and from there to the first token.
 
@@ -61,7 +61,7 @@ class Price:
     late_s: float = 0.0
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Pick:
     """The cheapest free endpoint for a request, with every price it was compared with."""
 

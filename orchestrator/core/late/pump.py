@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from math import inf
 from operator import itemgetter
 
 from orchestrator.core.contracts import Order, PlannedOrder, Waiting
+from orchestrator.core.frozen import record
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.policies import Policies
 from orchestrator.core.late.pricing import Pick, Pricing
@@ -37,7 +38,7 @@ Dispatch = Callable[[Pick, int], None]
 """Sends the picked request, in the unit of that number."""
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Turn:
     """One look at the free stations of each lane, and what it has found so far.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from math import inf
 
 from orchestrator.core.contracts import Waiting
+from orchestrator.core.frozen import record
 from orchestrator.core.late.station import Station
 from orchestrator.core.slo import NO_PROMISE, SloClass
 
@@ -27,7 +28,7 @@ SWEEP = 256
 """So many reminders are kept without asking whether their items still wait."""
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Wait:
     """A busy station that a request rather waits for than go elsewhere at `otherwise_s`.
 
@@ -44,7 +45,7 @@ class Wait:
     freed: int
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Item(Waiting):
     """A waiting request with what the scheduler works out for it once.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from typing import Protocol
 
+from orchestrator.core.frozen import record
 from orchestrator.core.prediction import Curve
 from orchestrator.core.types import Endpoint, Role
 
@@ -26,7 +27,7 @@ POLLS = 10
 """More than that are not counted: one that hangs is asked for hours."""
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Running:
     """One prompt being computed: in which unit, since when, for how long by prediction.
 
@@ -52,7 +53,7 @@ class Watcher(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
+@record(slots=True, eq=False)
 class Station:
     """One endpoint that computes prompts.
 
