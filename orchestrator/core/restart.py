@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 
-from orchestrator.core.frozen import frozen
 
-
-@frozen(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RestartPolicy:
     """How patient to be. The delay before try n is `base_s * factor**(n-1)`, at most `cap_s`, give or
     take the share `jitter`, so that instances felled by one cause do not come back in step.
@@ -36,7 +35,7 @@ class RestartPolicy:
         )
 
 
-@frozen(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Retry:
     """Start again after `delay_s`; it will be the `attempt`-th restart in a row."""
 
@@ -44,7 +43,7 @@ class Retry:
     attempt: int
 
 
-@frozen(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """Leave it down; `failures` counts those that led here."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from orchestrator.core.frozen import frozen
+from dataclasses import dataclass
 
 ERROR, WARN = "error", "warn"
 """An error is refused; of a warning one is told, and gone on."""
 
 
-@frozen(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One thing that lint looks for.
 

@@ -133,7 +133,7 @@ class Guard:
     def _step(self, step: Step[Any]) -> Step[Any]:
         watched = _Watched(self, step.name, step.policy)
         self._watched.append(watched)
-        return replace(step, policy=watched)
+        return Step(step.name, watched, step.weight)
 
 
 class _Watched:
