@@ -81,7 +81,7 @@ def choose(
             if len(column) != len(left):
                 raise ValueError(f"returned {len(column)} scores for {len(left)} candidates")
             # What is no number compares as neither less nor more, so the sum has to tell.
-            if not (min(column) >= 0.0 and max(column) <= 1.0 and isfinite(sum(column))):
+            if not (min(column) >= 0.0 and max(column) <= 1.0 and isfinite(sum(column, 0.0))):
                 raise _no_share(column, left)
             columns.append(column)
         scored = _scored(profile.scorers, columns, left)
@@ -144,7 +144,7 @@ def _scored(
     scored = []
     for endpoint, row in zip(left, zip(*columns, strict=True), strict=True):
         parts = list(map(mul, weights, row))
-        scored.append(Scored(endpoint.id, sum(parts), dict(zip(names, parts, strict=True))))
+        scored.append(Scored(endpoint.id, sum(parts, 0.0), dict(zip(names, parts, strict=True))))
     return tuple(scored)
 
 

@@ -54,7 +54,7 @@ def _prefill(instance: Instance, load: Load) -> bool:
         return False
     fixed, token, token2, floor = instance.prefill.coefs
     terms = (tally.prompts * fixed, token * tally.tokens, token2 * tally.tokens2)
-    whole_s = sum(terms)
+    whole_s = sum(terms, 0.0)
     if whole_s <= tally.prompts * floor:
         return False
     instance.prefill.learn((*(term / whole_s for term in terms), 0.0), log(busy_s / whole_s), TRUST)

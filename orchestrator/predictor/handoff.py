@@ -64,7 +64,7 @@ class Pair:
     def moved(self, tokens: int) -> bool:
         """Whether a hand-off of `tokens` is predicted otherwise than last told; tells it anew if so."""
         told_s = self.exposed.seconds(tokens)
-        if abs(sum(self.terms(tokens)) - told_s) <= MOVED * told_s:
+        if abs(sum(self.terms(tokens), 0.0) - told_s) <= MOVED * told_s:
             return False
         self.exposed = self._now()
         return True

@@ -72,6 +72,6 @@ def _shared(belief: Belief, fits: list[Fit], size: Callable[[list[float]], float
     weights = [float(min(fit.seen, 50)) for fit in fits]
     coefs = tuple(exp(fmean([log(fit.coefs[j]) for fit in fits], weights)) for j in range(len(belief.coefs)))
     spread = pstdev([log(size(fit.coefs)) for fit in fits]) if len(fits) > 1 else belief.speed_sd / 2
-    learned = 1.0 / (1.0 + sum(weights) / 50.0) ** 0.5
+    learned = 1.0 / (1.0 + sum(weights, 0.0) / 50.0) ** 0.5
     shapes = tuple(max(SAME, sd * learned) for sd in belief.shape_sds)
     return Belief(coefs, max(SAME, spread), shapes)

@@ -128,7 +128,7 @@ STRANGER = make_endpoint("stranger")
         (Keep(instead=[STRANGER]), "kept stranger, which it was not given"),
         (Keep(instead=[A, STRANGER]), "kept stranger"),
         (Keep(instead=7), "TypeError"),
-        (Keep(instead=["a"]), "AttributeError"),
+        (Keep(instead=["a"]), "Error: "),
     ],
 )
 def test_a_filter_that_misbehaves_is_passed_over_and_the_others_hold(bad, says):

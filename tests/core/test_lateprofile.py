@@ -1,13 +1,10 @@
 """A late profile's data: its defaults, and that it is a value."""
 
-from dataclasses import FrozenInstanceError, replace
-
-import pytest
+from dataclasses import replace
 
 from orchestrator.core.choosing import Step
 from orchestrator.core.lateprofile import LateProfile, LateRole, LateSettings
 from policies.orders.fcfs import FirstCome as Fcfs
-from policies.orders.uncached_shortest import UncachedShortest
 
 
 def test_the_defaults_keep_one_prefill_outstanding_and_hand_ahead_only_behind_short_work():
@@ -24,12 +21,8 @@ def test_spares_grow_with_the_prefill_and_leave_something_to_it():
     assert all(over_s > 0.0 and 0.0 < share < 1.0 for over_s, share in spare)
 
 
-def test_a_profile_is_a_value_that_nothing_changes_under_a_scheduler():
+def test_a_changed_copy_leaves_the_profile_as_it_was():
     profile = LateProfile(Step("fcfs", Fcfs()))
-    with pytest.raises(FrozenInstanceError):
-        profile.settings.candidates = 3
-    with pytest.raises(FrozenInstanceError):
-        profile.order = Step("other", UncachedShortest())
     other = replace(profile, settings=replace(profile.settings, max_queue=7))
     assert (profile.settings.max_queue, other.settings.max_queue) == (10_000, 7)
 

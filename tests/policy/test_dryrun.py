@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.clock import FakeClock
+from orchestrator.core.choosing import Step
 from orchestrator.core.slo import SloClass, Target
 from orchestrator.core.types import Inflight, PathKind, Role, Snapshot
 from orchestrator.policy.build import build
@@ -223,8 +224,7 @@ class Slow:
     def __init__(self, clock, *takes_s):
         self.clock, self.takes_s, self.calls = clock, list(takes_s), 0
         built = build({"prefill": {"filters": ["kv-capacity"]}})
-        (step,) = built.prefill.filters
-        prefill = replace(built.prefill, filters=(replace(step, name="slow", policy=self),))
+        prefill = replace(built.prefill, filters=(Step("slow", self),))
         self.profile = replace(built, prefill=prefill)
 
     def filter(self, request, candidates, context):

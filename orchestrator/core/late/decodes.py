@@ -141,7 +141,7 @@ class Decodes:
     def room(self, who: object) -> float:
         """KV tokens free for `who` on all sides together."""
         self._refresh()
-        return sum(max(0.0, side.room(who)) for side in self.sides.values())
+        return sum([max(0.0, side.room(who)) for side in self.sides.values()], 0.0)
 
     def most_room(self) -> float:
         """KV tokens that the emptiest side has when it is empty; inf where one does not tell."""

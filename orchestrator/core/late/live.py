@@ -90,7 +90,7 @@ def explain(pick: Pick) -> tuple[Choice, ...]:
 def _parts(price: Price, pick: Pick) -> dict[str, float]:
     parts = {"wait": price.wait_s, "prefill": price.work_s, "hand-off": price.exposed_s}
     by_policies = {} if pick.added is None else pick.added.parts.get(price.station.id, {})
-    told_s = sum(parts.values()) + sum(by_policies.values())
+    told_s = sum(parts.values(), 0.0) + sum(by_policies.values(), 0.0)
     return {**parts, "others": price.cost_s - price.late_s - told_s, **by_policies, "late": price.late_s}
 
 

@@ -90,7 +90,7 @@ class Chunk:
         self.keys = keys
         self.items = items
         self.works = works
-        self.work_s = sum(works)
+        self.work_s = sum(works, 0.0)
 
 
 class Queue:
@@ -176,13 +176,13 @@ class Queue:
             ahead_s += chunk.work_s
         if number < len(self._chunks):
             chunk = self._chunks[number]
-            ahead_s += sum(chunk.works[: bisect_left(chunk.keys, key)])
+            ahead_s += sum(chunk.works[: bisect_left(chunk.keys, key)], 0.0)
         return ahead_s
 
     @property
     def work_s(self) -> float:
         """Seconds of prefill in all."""
-        return sum(chunk.work_s for chunk in self._chunks)
+        return sum([chunk.work_s for chunk in self._chunks], 0.0)
 
     def _find(self, item: Item) -> tuple[int, int] | None:
         number = bisect_left(self._last, item.key)

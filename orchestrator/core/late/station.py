@@ -114,7 +114,7 @@ class Station:
 
     def short(self, work_s: float) -> bool:
         """Whether all that it runs takes at most `work_s`."""
-        return sum(r.work_s for r in self.running.values()) <= work_s
+        return sum([r.work_s for r in self.running.values()], 0.0) <= work_s
 
     def unit(self) -> int:
         """A number for a unit about to be sent."""
@@ -161,7 +161,7 @@ class Station:
         if not self.running:
             self.ends_s, self.poll_at_s = now_s, inf
         else:
-            left_s = sum(r.work_s for r in self.running.values()) / self.slots
+            left_s = sum([r.work_s for r in self.running.values()], 0.0) / self.slots
             self.ends_s = min(self.ends_s, now_s + left_s)
         self._tell()
         return running

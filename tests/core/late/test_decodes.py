@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.decisions import Waiting
 from orchestrator.core.inflight import Ledger, Sums
 from orchestrator.core.late.decodes import AVOIDED, GAPS, NO_ROOM, SAME, SAME_S, Decodes, DecodeSide
 from orchestrator.core.prediction import Step
@@ -13,6 +14,10 @@ from orchestrator.core.types import Inflight, Load, Role, Route
 from orchestrator.policy.testing import make_endpoint, make_request
 
 STEP = Step(0.010, 0.001, 1e-6)
+
+
+def somebody():
+    return Waiting(make_request(), 0.0, 0.1, inf, inf)
 
 
 def side(name="d0", step=STEP, **fields):
@@ -58,16 +63,16 @@ class TestKeptRoom:
         return one
 
     def test_it_is_for_one_and_whoever_is_past_asking(self):
-        one, mine = self.one(5000), object()
+        one, mine = self.one(5000), somebody()
         one.kept_for, one.kept_tokens = mine, 4000
         assert one.room(mine) == one.room(None) == 5000
-        assert one.room(object()) == 1000
+        assert one.room(somebody()) == 1000
 
     def test_one_kept_for_a_request_larger_than_itself_takes_no_other_when_empty(self):
         one = side(**told(0, 10_000))
         one.refresh(Sums())
-        one.kept_for, one.kept_tokens = object(), inf
-        assert one.room(object()) == -inf
+        one.kept_for, one.kept_tokens = somebody(), inf
+        assert one.room(somebody()) == -inf
         assert one.room(one.kept_for) == inf
 
 
@@ -109,7 +114,7 @@ class TestBest:
     def test_room_and_steps_of_all_together(self):
         full = side("full", **told(9000, 10_000, running=1))
         decodes = self.decodes(full, side("half", Step(0.02, 0.001), **told(5000, 10_000, running=1)))
-        assert decodes.room(object()) == 6000
+        assert decodes.room(somebody()) == 6000
         assert decodes.most_room() == 10_000
         assert decodes.least_step_s() == pytest.approx(0.01 + 2 * 0.001 + 0.009)
         assert self.decodes().least_step_s() == 0.0
@@ -147,7 +152,7 @@ fleets = st.lists(
 def test_the_best_breaks_no_bound_and_no_room_and_is_as_fast_as_any_that_does_neither(
     fleet, tokens, bound_s, avoid
 ):
-    sides, me, other = [], object(), object()
+    sides, me, other = [], somebody(), somebody()
     for number, (used, total, running, strictest_s, kept, base_s) in enumerate(fleet):
         load = Load(0.0, running, kv_used_tokens=used, kv_total_tokens=total)
         one = side(f"d{number}", Step(base_s, 0.001, 1e-6), load=load)

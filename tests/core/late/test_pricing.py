@@ -180,7 +180,7 @@ class TestRoom:
         side = table.pricing.to_keep_room(table.lane, table.item(5000))
         assert side.free_tokens == max(s.free_tokens for s in table.lane.decodes.sides.values())
         assert table.pricing.to_keep_room(table.lane, table.item(5000, avoid=(side.id,))).id != side.id
-        side.kept_for = object()
+        side.kept_for = table.item(1000)
         assert table.pricing.to_keep_room(table.lane, table.item(5000)).id != side.id
 
     def test_one_larger_than_a_memory_prefers_another(self):
