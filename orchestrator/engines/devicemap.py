@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.engines import rules
 from orchestrator.engines.base import InstanceSpec, Setting
+from orchestrator.engines.capabilities import order
 from orchestrator.engines.flags import as_object
 from orchestrator.engines.linting import Writer
 from orchestrator.errors import Problem
@@ -125,6 +126,11 @@ def lint_ucx(writer: Writer, spec: InstanceSpec, reads: bool) -> Iterator[Proble
 def per_node(specs: Sequence[InstanceSpec]) -> list[InstanceSpec]:
     """One instance of each pool on each node: names of devices differ between hosts."""
     return list({(spec.pool, spec.node): spec for spec in reversed(specs)}.values())[::-1]
+
+
+def at_least(version: str | None, least: str) -> bool:
+    """Whether a version is `least` or later; one that is not known counts as the one pdctl is written for."""
+    return version is None or order(version) >= order(least)
 
 
 def split(names: str) -> list[str]:

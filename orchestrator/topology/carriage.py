@@ -36,12 +36,22 @@ def _carried(topology: Topology, part: Part, parts: Sequence[Part], fabrics: Map
 
 
 def without_rdma(topology: Topology, parts: Iterable[Part], fabrics: Mapping[str, Fabric]) -> list[str]:
-    """The nodes that `parts` may use, are known, and have no RDMA device whose link is up."""
-    names = [node.name for node in topology.hosts]
-    may = {
-        name
+    """The nodes that `parts` may use, are known, and have no RDMA device whose link is up.
+
+    Who takes GPUs may use no node without any: a host for the router changes nothing.
+    """
+    found = {
+        node.name
         for part in parts
         if part.pool.external is None
-        for name in ([pin.node for pin in part.pool.pin] if part.pool.pin else part.pool.nodes or names)
+        for node in topology.hosts
+        if node.name in _may_use(part, topology) and (node.gpus or not part.gpus)
     }
-    return [name for name in names if name in may and name in fabrics and not fabrics[name].active_nics]
+    known = [node.name for node in topology.hosts if node.name in found and node.name in fabrics]
+    return [name for name in known if not fabrics[name].active_nics]
+
+
+def _may_use(part: Part, topology: Topology) -> set[str]:
+    if part.pool.pin is not None:
+        return {name for pin in part.pool.pin for name in pin.span}
+    return set(part.pool.nodes or (node.name for node in topology.hosts))

@@ -27,7 +27,7 @@ class Wired:
     """Instances of one pool on one known node that move KV by RDMA."""
 
     part: Part
-    place: Place
+    index: int
     fabric: Fabric
     specs: tuple[InstanceSpec, ...]
 
@@ -58,7 +58,7 @@ def lint_fabric(inputs: Inputs, specs: Specs) -> list[Problem]:
 
 
 def _wired(inputs: Inputs, specs: Specs) -> Iterator[Wired]:
-    places = {node.name: ("nodes", index) for index, node in enumerate(inputs.topology.hosts)}
+    order = {node.name: index for index, node in enumerate(inputs.topology.hosts)}
     for part in inputs.parts:
         carriage = part.carriage
         if part.pool.role not in HANDS_OFF or carriage is None or carriage.by == "tcp" or part.over_tcp:
@@ -66,7 +66,7 @@ def _wired(inputs: Inputs, specs: Specs) -> Iterator[Wired]:
         for name, fabric in inputs.fabrics.items():
             here = tuple(spec for spec in specs.get(part.name, ()) if spec.node == name and spec.nics)
             if here:
-                yield Wired(part, places[name], fabric, here)
+                yield Wired(part, order[name], fabric, here)
 
 
 def _gaps(inputs: Inputs, specs: Specs) -> Iterator[Problem]:
@@ -107,7 +107,6 @@ def _is(card: str, name: str) -> bool:
 
 def _nodes(inputs: Inputs) -> Iterator[Problem]:
     """GPUs and NICs that a node states and does not have."""
-    raw = inputs.source.data.get("nodes") or []
     for index, node in enumerate(inputs.topology.hosts):
         fabric = inputs.fabrics.get(node.name)
         if fabric is None:
@@ -118,7 +117,7 @@ def _nodes(inputs: Inputs) -> Iterator[Problem]:
             have = f"{len(fabric.gpus)} GPUs" if fabric.gpus else "no GPU"
             message = f"there is no GPU {', '.join(map(str, lacking))}: the node has {have}, numbered from 0"
             yield inputs.source.problem((*place, "gpus"), message, rule=rules.GPU_MISSING)
-        if "nics" not in raw[index]:
+        if not _says(inputs, index, "nics"):
             continue
         names = [*node.nics.shared, *(name for _, names in node.nics.by_gpu for name in names)]
         for name in dict.fromkeys(names):
@@ -167,12 +166,8 @@ def _cross_numa(inputs: Inputs, wired: Wired) -> Iterator[Problem]:
         if all(crosses_numa(gpu, nic) for nic in nics):
             away.setdefault(", ".join(nic.name for nic in nics), []).append(gpu)
     for names, gpus in away.items():
-        nearest = {p.gpu: p for p in nic_map(wired.fabric, [gpu.index for gpu in gpus])}
-        better = {
-            gpu.index: nearest[gpu.index].nics[0]
-            for gpu in gpus
-            if nearest[gpu.index].distance < Distance.SYS
-        }
+        nearest = nic_map(wired.fabric, [gpu.index for gpu in gpus])
+        better = {pick.gpu: pick.nics[0] for pick in nearest if pick.distance < Distance.SYS}
         numas = _listed(sorted({gpu.numa for gpu in gpus if gpu.numa is not None}))
         yield _finding(
             inputs,
@@ -187,7 +182,7 @@ def _cross_numa(inputs: Inputs, wired: Wired) -> Iterator[Problem]:
 
 def _down(inputs: Inputs, wired: Wired) -> Iterator[Problem]:
     """GPUs whose nearest NIC has no link, so that they share another one."""
-    if "nics" in inputs.source.data["nodes"][wired.place[1]]:
+    if _says(inputs, wired.index, "nics"):
         return
     up = replace(
         wired.fabric, nics=tuple(replace(n, state="ACTIVE", rate_gbps=None) for n in wired.fabric.nics)
@@ -222,7 +217,7 @@ def _idle(inputs: Inputs, wired: Sequence[Wired]) -> Iterator[Problem]:
     """Nodes whose instances leave NICs near their GPUs unused."""
     for name in dict.fromkeys(one.node for one in wired):
         here = [one for one in wired if one.node == name]
-        host = inputs.topology.hosts[int(here[0].place[1])]
+        host = inputs.topology.hosts[here[0].index]
         fabric = here[0].fabric
         gpus = {gpu.index for one in here for gpu, _ in one.used()}
         # Of all GPUs of the node, as it shares its NICs, used or not.
@@ -276,9 +271,14 @@ def _pair(inputs: Inputs, ours: Wired, theirs: Wired) -> Iterator[Problem]:
 
 
 def _finding(inputs: Inputs, wired: Wired, rule: Rule, message: str, hint: str | None = None) -> Problem:
-    raw = inputs.source.data["nodes"][wired.place[1]]
-    field = "nics" if "nics" in raw else "fabric"
-    return inputs.source.problem((*wired.place, field), message, hint=hint, rule=rule)
+    field = "nics" if _says(inputs, wired.index, "nics") else "fabric"
+    return inputs.source.problem(("nodes", wired.index, field), message, hint=hint, rule=rule)
+
+
+def _says(inputs: Inputs, index: int, field: str) -> bool:
+    """Whether the topology itself gives a field of a node; there may be none written at all."""
+    written = inputs.source.data.get("nodes") or []
+    return index < len(written) and field in written[index]
 
 
 def _names(nics: Iterable[Nic]) -> str:

@@ -151,3 +151,10 @@ def test_what_is_out_of_date_on_this_host_alone(two: Path) -> None:
     assert told() == []
     assert "b.json is out of date: GPU 0 is gone" in told("nodes.1.address=127.0.0.1")
     assert told("nodes.1.address=127.0.0.1", "pools.decode.rol=x") == []
+
+
+def test_a_topology_that_writes_no_nodes(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("name: t\nmodel: {path: m}\npools: {a: {role: unified, engine: sim}}\n")
+    with_gpus = read(hosttree.unfold("nic-down", tmp_path / "root"))
+    report = examine(tmp_path / "t.yaml", environ={"HOME": "/me"}, ask=None, look=lambda _: with_gpus)
+    assert (report.name, len(report.node.gpus), report.findings) == ("local", 8, ())

@@ -339,3 +339,28 @@ def test_a_link_layer_that_is_not_told_is_no_fault(hosts: Hosts) -> None:
     first, _ = hosts.are("hgx-h200", "hgx-h200")
     hosts.save("h1", replace(first, nics=tuple(replace(nic, link_layer="") for nic in first.nics)))
     assert hosts.told(PAIR) == []
+
+
+def test_a_host_without_gpus_changes_nothing_for_pools_that_need_some(hosts: Hosts) -> None:
+    hosts.are("hgx-h200", "hgx-h200")
+    bare = replace(hosts.kind("ethernet-vm"), gpus=())
+    hosts.save("h3", bare)
+    front = PAIR.replace("pools:", "  - {name: h3, address: 10.0.0.3, fabric: h3.json}\npools:")
+    front = front.replace("nodes: [h1], ", "").replace("nodes: [h2], ", "")
+    assert hosts.told(front) == []
+
+
+def test_a_nic_on_another_numa_node_where_no_link_is_up(hosts: Hosts) -> None:
+    first, _ = hosts.are("pcie-two-numa", "pcie-two-numa")
+    hosts.save("h1", replace(first, nics=tuple(replace(nic, state="") for nic in first.nics)))
+    found = hosts.told(PAIR.replace("tp: TP", "tp: 4, transfer: mooncake"), "nodes.0.nics=[mlx5_0]")
+    assert "no-rdma" in " ".join(found)
+
+
+def test_case_12_pinned_instances_may_use_only_the_nodes_of_their_pins(hosts: Hosts) -> None:
+    hosts.are("hgx-h200", "ethernet-vm")
+    pinned = "pools.decode.pin=[{nodes: [h1, h2]}]"
+    text = PAIR.replace("nodes: [h2], tp: TP", "tp: 4, nnodes: 2").replace("tp: TP", "tp: 4")
+    assert any("tcp-cost" in line for line in hosts.told(text, pinned, "nodes.1.gpus=2"))
+    alone = PAIR.replace("nodes: [h2], tp: TP", "tp: 4").replace("tp: TP", "tp: 4")
+    assert not any("tcp-cost" in line for line in hosts.told(alone, "pools.decode.pin=[{node: h1}]"))

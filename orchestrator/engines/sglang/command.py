@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import ceil
 
 from orchestrator.core.address import join_host_port
@@ -40,7 +39,7 @@ EVENT_PORTS = 3
 
 MAP_FLAG = "disaggregation-ib-device"
 
-NIXL_BINDS = (0, 5, 23)
+NIXL_BINDS = "0.5.23"
 """The first version known to give NIXL's UCX the NICs of each rank by that flag (in nixl/conn.py there)."""
 
 ALIASES = {
@@ -177,7 +176,7 @@ def takes_map(spec: InstanceSpec) -> bool:
         return False
     if transfer(spec) == "nixl":
         alike = devicemap.form(spec) == devicemap.LIST
-        return not alike and not _names_nics(spec) and _at_least(spec.version, NIXL_BINDS)
+        return not alike and not _names_nics(spec) and devicemap.at_least(spec.version, NIXL_BINDS)
     return transfer(spec) in ("mooncake", "ascend")
 
 
@@ -192,12 +191,6 @@ def _device_map(spec: InstanceSpec) -> FlagValue:
     if form == devicemap.FILE:
         return map_file(spec)
     return dict(devicemap.by_gpu(spec)) if form == devicemap.INLINE else ",".join(spec.nics)
-
-
-def _at_least(version: str | None, least: tuple[int, ...]) -> bool:
-    """Whether a version is `least` or later; one that is not known counts as the one this is written for."""
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
-    return found is None or tuple(map(int, found.groups())) >= least
 
 
 def _env(spec: InstanceSpec) -> flags.Settings:

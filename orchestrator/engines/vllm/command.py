@@ -31,6 +31,9 @@ KILL_MARGIN_S = 5
 EVENT_PORTS = 2
 """Per DP rank: KV events and their replay."""
 
+RANKS_MAP = "0.32.0"
+"""The first version known to read the variables below."""
+
 RANK_VARIABLES = ("VLLM_GPU_NIC_PCIE_MAPPING", "VLLM_NIC_SELECTION_VARS")
 """Pairs of PCI addresses, and the variable that each rank sets by its own; both or neither, on CUDA alone
 (v1/executor/vllm_net_devices.py)."""
@@ -198,7 +201,7 @@ def _nics(spec: InstanceSpec) -> dict[str, FlagValue]:
     if devicemap.UCX in spec.env or any(name in spec.env for name in RANK_VARIABLES):
         return {}  # the user's own; the engine would add ours to it
     pairs = devicemap.pairs(spec)
-    if pairs and devicemap.form(spec) == devicemap.INLINE:
+    if pairs and devicemap.form(spec) == devicemap.INLINE and devicemap.at_least(spec.version, RANKS_MAP):
         mapping = ",".join(f"{gpu}={nic}" for gpu, nic in pairs.items())
         return dict(zip(RANK_VARIABLES, (mapping, f"{devicemap.UCX}:1"), strict=True))
     return {devicemap.UCX: devicemap.for_ucx(spec)}

@@ -176,7 +176,8 @@ def test_case_8_nixl_ranks_find_their_own_nic_by_its_place_on_the_bus(spec: Spec
 
 def test_case_8_nixl_has_one_list_where_places_are_not_known_or_not_needed(spec: Spec) -> None:
     unknown = spec(**{**TWO, "near": tuple(Near(n.names) for n in NEAR)})
-    for made in (unknown, spec(**TWO, options={"device_map": "list"}), spec(**{**TWO, "near": ()})):
+    listed = spec(**TWO, options={"device_map": "list"})
+    for made in (unknown, listed, spec(**{**TWO, "near": ()}), spec(**TWO, version="0.31.2")):
         assert env(made)["UCX_NET_DEVICES"] == "mlx5_4:1,mlx5_5:1"
         assert "VLLM_GPU_NIC_PCIE_MAPPING" not in env(made)
 
