@@ -95,6 +95,19 @@ METRICS: tuple[Metric, ...] = (
     Metric("pdctl_prefix_blocks", "gauge", "Blocks it is believed to hold.", ("endpoint",)),
     Metric("pdctl_prefix_capacity_blocks", "gauge", "Blocks it is taken to have room for.", ("endpoint",)),
     *(
+        Metric(f"pdctl_kv_{name}", kind, text, ("endpoint",))
+        for name, kind, text in (
+            ("blocks", "gauge", "Blocks it holds by its KV events."),
+            ("exact", "gauge", "1 while they are gone by, 0 while the approximate index is."),
+            ("error_ratio", "gauge", "Share of prompt tokens they were wrong by of late."),
+            ("drops_total", "counter", "Times that the index by them was dropped."),
+            ("batches_total", "counter", "Batches of KV events taken in."),
+            ("gaps_total", "counter", "Times that batches were missing."),
+        )
+    ),
+    Metric("pdctl_kv_resets_total", "counter", "Times that all they told was void.", ("endpoint", "why")),
+    Metric("pdctl_tokens_total", "counter", "Prompts by how their tokens were found.", ("how",)),
+    *(
         Metric(f"pdctl_prediction_{name}", kind, text, ("model", "endpoint", *labels))
         for name, kind, text, labels in (
             ("outcomes_total", "counter", "First tokens held against their prediction.", ("horizon",)),

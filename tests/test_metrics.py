@@ -168,6 +168,10 @@ def test_every_method_feeds_its_metric() -> None:
     for field in ("predicted_tokens_total", "reported_tokens_total", "wrong_tokens_total", "blocks"):
         metrics.follow(f"pdctl_prefix_{field}", lambda: {("d0",): 6.0})
     metrics.follow("pdctl_prefix_capacity_blocks", lambda: {("d0",): 7.0})
+    for name in ("blocks", "exact", "error_ratio", "drops_total", "batches_total", "gaps_total"):
+        metrics.follow(f"pdctl_kv_{name}", lambda: {("d0",): 1.0})
+    metrics.follow("pdctl_kv_resets_total", lambda: {("d0", "lost"): 1.0})
+    metrics.follow("pdctl_tokens_total", lambda: {("asked",): 1.0})
     metrics.watch_predictions(lambda: [ACCURACY])
     full = Load(at_s=0.0, kv_used_tokens=1, kv_total_tokens=2)
     metrics.watch(lambda: Snapshot(at_s=0.0, endpoints=(endpoint("d0", load=full),)))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 
+from orchestrator.core.contracts import PrefixReader
 from orchestrator.core.frozen import record
+from orchestrator.core.kvindex import Coming, KvIndex
 from orchestrator.core.prefix import PrefixIndex, Sent
 from orchestrator.core.types import End, Outcome, PathKind, RequestView
 
@@ -28,7 +30,12 @@ def cached_tokens(request: RequestView, blocks: int, block_tokens: int, page: in
     Engines find whole pages of `page` tokens (None: single tokens), and always compute the last token anew,
     as nothing else gives them the next: the page that it is in is computed too.
     """
-    tokens = min(int(blocks * _tokens_each(request, block_tokens)), request.prompt_tokens - 1)
+    return _found(request, int(blocks * _tokens_each(request, block_tokens)), page)
+
+
+def _found(request: RequestView, tokens: int, page: int | None) -> int:
+    """What an engine with pages of `page` tokens finds of the `tokens` that it holds."""
+    tokens = min(tokens, request.prompt_tokens - 1)
     if page:
         tokens -= tokens % page
     return max(0, tokens)
@@ -103,44 +110,98 @@ class _Open:
     page: int
     cached_tokens: int
     ceiling_tokens: int
+    told_tokens: int | None
+    """What the engine's own events said of it; None where they do not, or not yet."""
+    coming: Coming | None
+
+
+class Exact:
+    """A PrefixReader for one request, by what engines tell where they do and by `index` elsewhere."""
+
+    __slots__ = ("_check", "_found", "_request")
+
+    def __init__(self, check: PrefixCheck, request: RequestView) -> None:
+        self._check = check
+        self._request = request
+        self._found: Mapping[str, int] | None = None
+
+    def cached_blocks(self, endpoint_id: str, block_hashes: Sequence[int]) -> int:
+        """How many leading blocks of the prompt `endpoint_id` is believed to hold."""
+        check, request = self._check, self._request
+        if block_hashes is not request.block_hashes or not check.exact.exact(endpoint_id):
+            return check.index.cached_blocks(endpoint_id, block_hashes)
+        if self._found is None:
+            self._found = check.tokens(request)
+        # A page may be a fraction of a block, and a token is what was not found.
+        each = _tokens_each(request, check.block_tokens)
+        return int((self._found.get(endpoint_id, 0) + 1) / each)
 
 
 class PrefixCheck:
     """Keeps a PrefixIndex true to the requests that are sent: each goes `sent`, `computed`, `ended`.
 
-    `checked` is by endpoint, `hits` by model; both only grow.
+    `checked` is by endpoint, `hits` by model; both only grow. Where `exact` has an endpoint in use, by what
+    its engine tells, that is what counts; `index` goes on beside it, for when it is not, and tells what is
+    still being computed.
     """
 
     def __init__(self, index: PrefixIndex, block_tokens: int) -> None:
         self.index = index
+        self.exact = KvIndex()
+        self.block_tokens = block_tokens
         self.checked: dict[str, Checked] = {}
         self.hits: dict[str, Hits] = {}
-        self._block_tokens = block_tokens
         self._seen = Seen()
         self._open: dict[str, _Open] = {}
+
+    def tokens(self, request: RequestView) -> Mapping[str, int]:
+        """Leading tokens of the prompt by endpoint, of those that hold any or will by when it is theirs."""
+        hashes, each = request.block_hashes, self.block_tokens
+        blocks = self.index.hits(hashes)
+        found = {e: cached_tokens(request, held, each) for e, held in blocks.items()}
+        if request.chains is not None and self.exact.holders:
+            self.exact.correct(request, found)
+        return found
+
+    def reader(self, request: RequestView) -> PrefixReader:
+        """What policies may ask of this request."""
+        return self.index if request.chains is None else Exact(self, request)
 
     def sent(self, request: RequestView, endpoint_id: str, page: int | None = None) -> int:
         """The prompt goes to an endpoint whose cache has pages of `page` tokens, and will be held there.
 
         Returns how many of its tokens the endpoint is believed to hold before that.
         """
-        blocks, each = request.block_hashes, self._block_tokens
+        blocks, each = request.block_hashes, self.block_tokens
         if not blocks or request.path is PathKind.TOKENIZE:
             return 0
         # Asked before the prompt is there itself. One tried again was seen at its first attempt.
         anywhere = max(self.index.hits(blocks).values(), default=0)
         ceiling = anywhere if request.avoid else self._seen.leading(blocks, anywhere)
+        told = self.exact.held(endpoint_id, request)
+        sure = self.exact.held(endpoint_id, request, sure=True)
+        coming = None if told is None else self.exact.sent(endpoint_id, request)
         sent = self.index.sent(endpoint_id, blocks)
         tokens = cached_tokens(request, sent.believed, each, page)
+        if told is not None:
+            tokens = _found(request, told, page) if self.exact.exact(endpoint_id) else tokens
+            # What is still being computed may be there in time, or not: no word of the engine's to check.
+            told = _found(request, told, page) if told == sure else None
         most = cached_tokens(request, ceiling, each, page)
-        self._open[request.id] = _Open(request, sent, endpoint_id, page or 1, tokens, max(tokens, most))
+        most = max(tokens, most)
+        self._open[request.id] = _Open(request, sent, endpoint_id, page or 1, tokens, most, told, coming)
         return tokens
 
     def computed(self, request_id: str) -> None:
         """The prompt is computed. May be told more than once, and of requests never sent."""
         found = self._open.get(request_id)
         if found is not None:
-            found.sent.computed()
+            self._computed(found)
+
+    def _computed(self, was: _Open) -> None:
+        was.sent.computed()
+        if was.coming is not None:
+            self.exact.computed(was.endpoint, was.coming)
 
     def ended(self, outcome: Outcome) -> None:
         """The request is over, however: what it tells of the cache is learned."""
@@ -148,9 +209,11 @@ class PrefixCheck:
         if was is None:
             return
         if outcome.end is End.COMPLETED:
-            was.sent.computed()
+            self._computed(was)
         elif not was.sent.use.computed:
             self.index.lost(was.sent)
+            if was.coming is not None:
+                self.exact.lost(was.endpoint, was.coming)
             return
         request = was.request
         told, prompt = outcome.cached_tokens, outcome.prompt_tokens or request.prompt_tokens
@@ -169,11 +232,13 @@ class PrefixCheck:
         checked.predicted += predicted
         checked.reported += told
         checked.wrong += abs(predicted - told)
-        self.index.reported(was.sent, self._found(was, told / scale))
+        if was.told_tokens is not None:
+            self.exact.check(was.endpoint, was.told_tokens, told, prompt)
+        self.index.reported(was.sent, self._blocks(was, told / scale))
 
-    def _found(self, was: _Open, told: float) -> int:
+    def _blocks(self, was: _Open, told: float) -> int:
         """The leading blocks that a report of `told` tokens (our scale) stands for; as believed if near."""
-        each, believed = _tokens_each(was.request, self._block_tokens), was.sent.believed
+        each, believed = _tokens_each(was.request, self.block_tokens), was.sent.believed
         least = int(told * (1 - TOLERANCE) / each)
         # The engine had up to a page more than it tells, and our last block may reach beyond that.
         most = int((told * (1 + TOLERANCE) + was.page) / each) + 1

@@ -222,7 +222,7 @@ class ImmediateScheduler:
             return (self._no_capacity(request, snapshot),)
         outlook = self._outlook
         promise = outlook.promise(request, now_s)
-        context = self._context(snapshot, Role.UNIFIED, promise, None, now_s)
+        context = self._context(request, snapshot, Role.UNIFIED, promise, None, now_s)
         routed = self.profile.route(request, fleet, context, self._on_policy_error)
         if not isinstance(routed, Routed):
             return (self._full(request, routed, now_s),)
@@ -260,7 +260,7 @@ class ImmediateScheduler:
         if not decode:
             return (Spent(request.id),)
         prefill = next((e for e in snapshot.endpoints if e.id == route.prefill), None)
-        context = self._context(snapshot, Role.DECODE, promise, prefill, now_s)
+        context = self._context(request, snapshot, Role.DECODE, promise, prefill, now_s)
         chosen = choose(self.profile.decode, request, decode, context, self._on_policy_error)
         if not isinstance(chosen, Choice):
             return (Spent(request.id),)
@@ -308,7 +308,13 @@ class ImmediateScheduler:
         return ()
 
     def _context(
-        self, snapshot: Snapshot, role: Role, promise: Promise, prefill: Endpoint | None, now_s: float
+        self,
+        request: RequestView,
+        snapshot: Snapshot,
+        role: Role,
+        promise: Promise,
+        prefill: Endpoint | None,
+        now_s: float,
     ) -> Context:
         outlook = self._outlook
         return Context(
@@ -316,7 +322,7 @@ class ImmediateScheduler:
             role=role,
             now_s=now_s,
             rng=self._rng,
-            prefix=self.prefix,
+            prefix=self.cached.reader(request),
             prefill=prefill,
             block_tokens=self._block_tokens,
             predictor=outlook.predictor,

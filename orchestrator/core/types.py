@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from typing import Any
@@ -64,6 +64,9 @@ class RequestView:
     deadline_s: float | None = None
     avoid: tuple[str, ...] = ()
     """Endpoints a failed attempt of this request was on: used only where there is no other."""
+    chains: Mapping[int, Sequence[int]] | None = None
+    """Names of the prompt's whole blocks of tokens (`core.kvblocks.token_chain`), by how many tokens a block
+    has; None where its tokens are not known. With them `prompt_tokens` is no estimate."""
 
 
 @frozen(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class InstanceSpec:
     that only the first one opens."""
     head_address: str | None = None
     """Where process 0 of the instance is reached, which is the endpoint; None where this is the only one."""
+    kv_events: bool = False
+    """Whether it should publish what its KV cache holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,9 +307,7 @@ class Engine(Protocol):
     def load(self, body: bytes, facts: Mapping[str, Any], at_s: float) -> Load:
         """The engine's own account of its load. Raises ValueError when the body is not what it should be.
 
-        Set `Load.incarnation` or `Load.progress` where the answer tells them: the router notices by them
-        that a process was replaced between two probes.
-        """
+        `Load.incarnation` or `Load.progress`, where it tells them, say that a process was replaced."""
         ...
 
     def flush(self) -> HttpCall | None:

@@ -19,7 +19,7 @@ from orchestrator.engines.vllm import VLLM
 from orchestrator.engines.vllm.command import family, shutdown_timeout_s
 from orchestrator.errors import Problem, TopologyError
 
-_PORTS = ("http", "bootstrap", "side-channel")
+_PORTS = ("http", "bootstrap", "side-channel", "kv-events")
 _RULES = frozenset(
     rule.name for rule in (*rules.PAIRS, rules.UNKNOWN_TRANSFER, rules.PREFILL_DP, rules.UNROUTABLE_ADDRESS)
 )
@@ -69,6 +69,9 @@ class _Simulated:
         own.put("plan", side_channel_port=spec.ports.get("side-channel"))
         own.put("plan", served_model_name=spec.served_name, model_path=spec.model_path)
         own.put(f"role {spec.role.value}", **_transfer(self.dialect, spec))
+        if spec.kv_events and "kv-events" in spec.ports:
+            first = spec.ports["kv-events"]
+            own.put("pool kv_events", kv_events_port=first, kv_replay_port=first + 1)
         own.put("adapter", enable_cache_report=True)
         if self.dialect == "vllm":
             own.put("adapter", enable_server_load_tracking=True)

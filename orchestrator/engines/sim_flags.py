@@ -85,6 +85,8 @@ FORMS: Mapping[str, Form] = {
     "enable-server-load-tracking": _SWITCH,
     "faults": _TEXT,
     "control-port": _INT,
+    "kv-events-port": _INT,
+    "kv-replay-port": _INT,
     "load-delay-s": _NATURAL,
     "shutdown-timeout": _NATURAL,
     "drain-poll-s": _POSITIVE,
@@ -104,6 +106,8 @@ PLANNED: Mapping[str, str] = {
     "bootstrap-port": "ports come from the range of the node: nodes[].ports",
     "side-channel-host": "it is the address of the node: nodes[].address",
     "side-channel-port": "ports come from the range of the node: nodes[].ports",
+    "kv-events-port": "write kv_events: true in the pool",
+    "kv-replay-port": "write kv_events: true in the pool",
     "encoder-urls": "encoders are the pools with role: encode",
     "api-key": "write router.credentials.engine_key: probes and requests need it too",
 }

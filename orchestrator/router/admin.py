@@ -62,7 +62,8 @@ class Control:
 
     `reload` reads the plan anew and raises PdctlError when it keeps the old one, or should. `forget` drops
     what is believed of an endpoint's prefix cache. `inflight` is what an endpoint has been given.
-    `draining` says that the router itself is stopping.
+    `draining` says that the router itself is stopping, `kv` what is known by an endpoint's KV events, if any
+    are wanted.
     """
 
     registry: Registry
@@ -74,6 +75,7 @@ class Control:
     forget: Callable[[str], None]
     reload: Callable[[Reload], Mapping[str, Any]]
     draining: Callable[[], bool]
+    kv: Callable[[str], Mapping[str, Any] | None]
     version: str
 
 
@@ -176,6 +178,7 @@ class Admin:
             "load": _show_load(state.load, now_s),
             "facts": {k: _brief(v) for k, v in {**plan.facts, **state.learned}.items()},
             "labels": dict(plan.labels),
+            "kv_events": self._control.kv(plan.name),
         }
 
     # Acting.

@@ -27,6 +27,7 @@ from orchestrator.router.givenup import Orphans
 from orchestrator.router.offers import Registry
 from orchestrator.router.rooms import Rooms
 from orchestrator.router.settings import Settings
+from orchestrator.router.tokens import Tokens
 from orchestrator.topology.plan import Plan
 from orchestrator.wire.client import Pool, WireError
 from orchestrator.wire.exchange import Exchange
@@ -60,8 +61,8 @@ class RouterApp:
     """Serves clients: `handle` is the wire server's handler.
 
     `policy_headers` are the request headers that scheduling policies read; `decisions` records what
-    ends; `poll` reads an endpoint's load at once; `budget` bounds retries. Made within a running loop;
-    `close` ends what it has running.
+    ends; `poll` reads an endpoint's load at once; `budget` bounds retries; `tokens` finds those of prompts.
+    Made within a running loop; `close` ends what it has running.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class RouterApp:
         decisions: DecisionLog | None = None,
         poll: Callable[[str], None] | None = None,
         budget: RetryBudget | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         self.draining = False
         self._registry = registry
@@ -104,6 +106,7 @@ class RouterApp:
             rng=rng,
             recorder=decisions,
             budget=budget,
+            tokens=tokens,
         )
         self._answers: dict[str, Callable[[Exchange], bytes]] = {
             "/health": lambda _: b'{"status":"ok"}',

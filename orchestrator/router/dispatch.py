@@ -24,6 +24,7 @@ from orchestrator.router.record import Record
 from orchestrator.router.road import Road
 from orchestrator.router.rooms import Rooms
 from orchestrator.router.settings import Settings
+from orchestrator.router.tokens import Tokens
 from orchestrator.wire.exchange import Exchange
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Dispatch:
         rng: Random,
         recorder: Recorder | None = None,
         budget: RetryBudget | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         self.settings = settings
         self.road = road
@@ -78,6 +80,7 @@ class Dispatch:
         self.desk = desk
         self.counts = counts
         self.recorder = recorder
+        self.tokens = tokens
         self.budget = RetryBudget() if budget is None else budget
         self.tenants = Tenants(settings.tenants)
         self.lives: set[Life] = set()
@@ -132,7 +135,23 @@ class Life(Record):
             self._crash()
         else:
             home.budget.earn(others)
+            self._place(ask)
+
+    def _place(self, ask: Ask) -> None:
+        """Ask for its route; before, for its tokens, where the index by KV events may decide by them."""
+        tokens = self._home.tokens
+        if tokens is None or not tokens.wanted(ask.view):
             self._submit(ask.view)
+            return
+        self._view = self.view = ask.view
+        try:
+            tokens.find(ask.view, ask.body, ask.prompt, self._told_tokens)
+        except Exception:  # noqa: BLE001  a bug costs one request and no other
+            self._crash()
+
+    def _told_tokens(self, view: RequestView) -> None:
+        if self in self._home.lives:
+            self._submit(view)
 
     def _submit(self, view: RequestView) -> None:
         self._view = self.view = view

@@ -28,6 +28,7 @@ from orchestrator.router.decisions import DecisionLog
 from orchestrator.router.endpoints import Registry
 from orchestrator.router.gates import GateFile
 from orchestrator.router.hung import Watchdog
+from orchestrator.router.kvside import KvSide
 from orchestrator.router.listening import Listening
 from orchestrator.router.openfiles import raise_fd_limit
 from orchestrator.router.policies import Policies
@@ -108,6 +109,7 @@ class Router:
         self._prober = Prober(
             self.registry, self._probe_pool, self.metrics, self._clock, rng, router.credentials.engine_key
         )
+        self._kv = KvSide(plan, self.registry, self.scheduler.cached.exact, self._probe_pool, self.metrics)
         self._decisions = DecisionLog.of(plan, self._clock, self.metrics)
         self.app = RouterApp(
             plan,
@@ -120,6 +122,7 @@ class Router:
             profile.headers,
             self._decisions,
             self._prober.poll,
+            tokens=self._kv.tokens,
         )
         figures.follow(self.metrics, lambda: self.scheduler.cached, self.predictor)
         self.metrics.watch(lambda: self.scheduler.ledger.snapshot(self._clock.now_s()))
@@ -188,6 +191,7 @@ class Router:
         await self.app.close()
         await self._listening.close()
         await self._prober.close()
+        self._kv.close()
         await self._decisions.close()
         self._probe_pool.close()
         self._pool.close()
@@ -230,6 +234,7 @@ class Router:
         adopt(self.scheduler, router, profile)
         self.metrics.serve_models(i.model for i in plan.instances)
         self._prober.key = router.credentials.engine_key
+        self._kv.apply(router)
         self.admin.key = router.credentials.admin_key
         self._decisions.settings = router.decisions
         self.app.apply(plan, profile.headers)
@@ -258,6 +263,7 @@ class Router:
             forget=self.scheduler.prefix.flush,
             reload=self.reload,
             draining=lambda: self.app.draining,
+            kv=self._kv.show,
             version=__version__,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 
 class BlockPool:
@@ -20,10 +20,9 @@ class BlockPool:
             raise ValueError(f"a pool needs at least one block, not {blocks}")
         self.blocks = blocks
         self.used = 0
-        self.stored: list[int] = []
-        """Hashes that became findable, in order, when `record` is set; the owner empties it."""
-        self.removed: list[int] = []
-        """Hashes that stopped being findable, likewise."""
+        self.log: list[tuple[bool, int]] = []
+        """Hashes that became findable (True) or stopped being so, in order, when `record` is set; the owner
+        empties it."""
         self._record = record
         self._cache_blocks = blocks if cache_blocks is None else cache_blocks
         self._free: deque[int] = deque(range(blocks))
@@ -41,6 +40,10 @@ class BlockPool:
     def available(self) -> int:
         """Blocks that an allocation may take: the free ones and the cached ones."""
         return self.blocks - self.used
+
+    def findable(self) -> Collection[int]:
+        """The hashes by which blocks can be found."""
+        return self._by_hash.keys()
 
     def match(self, hashes: Sequence[int]) -> list[int]:
         """The blocks of the longest cached prefix of `hashes`."""
@@ -78,7 +81,7 @@ class BlockPool:
             self._hash[block] = key
             self._by_hash[key] = block
             if self._record:
-                self.stored.append(key)
+                self.log.append((True, key))
 
     def release(self, blocks: Sequence[int]) -> None:
         """Drop one reference of each; a chain's tail becomes evictable before its head."""
@@ -107,5 +110,5 @@ class BlockPool:
         key = self._hash.pop(block)
         del self._by_hash[key]
         if self._record:
-            self.removed.append(key)
+            self.log.append((False, key))
         return block

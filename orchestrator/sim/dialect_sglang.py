@@ -322,6 +322,7 @@ class SglangDialect:
             answer(exchange, 400, FLUSHED.replace(b"Cache flushed.", b"Flush cache failed."), ())
         else:
             self._host.engine.model.memory.pool.flush()
+            self._host.engine.catch_up()
             answer(exchange, 200, FLUSHED, ())
 
     def _pause(self, exchange: Exchange) -> None:
@@ -348,6 +349,8 @@ class SglangDialect:
     def _tokenize(self, exchange: Exchange) -> None:
         body = read_json(exchange)
         prompt = body.get("prompt", "")
+        if isinstance(body.get("messages"), list):
+            prompt = text.chat_prompt(body["messages"])
         if isinstance(prompt, list):
             tokens: Any = [text.encode(str(one)) for one in prompt]
             count: Any = [len(one) for one in tokens]

@@ -20,7 +20,7 @@ from orchestrator.sim.replies import Failure, Reply, Shape
 from orchestrator.sim.timing import Link
 from orchestrator.sim.vllm_mooncake import MooncakeSide
 from orchestrator.sim.vllm_nixl import NixlSide
-from orchestrator.sim.vllm_pages import VERSION, metrics
+from orchestrator.sim.vllm_pages import VERSION, event_sources, metrics
 from orchestrator.sim.vllm_shapes import ChatShape, CompletionShape, error_object
 from orchestrator.wire.exchange import Exchange
 
@@ -73,7 +73,7 @@ class VllmDialect:
             ("GET", "/version"): lambda x: answer(x, 200, orjson.dumps({"version": VERSION})),
             ("GET", "/v1/models"): self._models,
             ("GET", "/load"): self._load,
-            ("GET", "/kv_event_sources"): lambda x: answer(x, 200, b"{}"),
+            ("GET", "/kv_event_sources"): lambda x: answer(x, 200, orjson.dumps(event_sources(host))),
             ("GET", "/metrics"): lambda x: answer(x, 200, metrics(host), METRICS_TYPE),
         }
         if options.role == "encode":

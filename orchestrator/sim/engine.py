@@ -10,6 +10,7 @@ from orchestrator.sim import text
 from orchestrator.sim.faults import Faults
 from orchestrator.sim.generation import Generation
 from orchestrator.sim.jobs import Event, Job, Mode, ModelConfig, What
+from orchestrator.sim.kvpublish import KvTeller
 from orchestrator.sim.model import EngineModel
 from orchestrator.sim.options import SimOptions
 from orchestrator.sim.stats import EngineStats
@@ -54,6 +55,7 @@ def model_config(options: SimOptions, link: Link) -> ModelConfig:
         max_running=options.max_running,
         chunk_tokens=options.chunk,
         mixed=options.mixed,
+        record_blocks=options.kv_events_port is not None,
     )
 
 
@@ -79,6 +81,8 @@ class Engine:
         self.stats = stats
         self.die = die
         self.transfer: Transfer | None = None
+        self.teller: KvTeller | None = None
+        """Publishes what the cache holds, where it is asked to."""
         self.model = EngineModel(model_config(options, link))
         self.contents = [0] * self.model.memory.pool.blocks
         self.generations: dict[str, Generation] = {}
@@ -113,6 +117,8 @@ class Engine:
             private,
         )
         self.generations[gen.id] = gen
+        if self.teller is not None:
+            self.teller.know(gen, gen.job.hashes)
         try:
             self.model.submit(job, now_s)
         except ValueError:
@@ -217,6 +223,8 @@ class Engine:
                 self._handle(events)
             finally:
                 self._busy = False
+        if self.teller is not None:
+            self.teller.tell()
         return now_s
 
     def arm(self) -> None:

@@ -38,6 +38,8 @@ class SimOptions:
     side_channel_host: str = "127.0.0.1"
     side_channel_port: int = 0
     control_port: int | None = None
+    kv_events_port: int | None = None
+    kv_replay_port: int = 0
     page_size: int = 64
     kv_tokens: int = 350_000
     prefix_tokens: int | None = None
@@ -176,6 +178,13 @@ def _transfer_flags(p: argparse.ArgumentParser) -> None:
 
 def _size_flags(p: argparse.ArgumentParser) -> None:
     p.add_argument(
+        "--kv-events-port",
+        type=int,
+        default=None,
+        help="publish KV events over ZeroMQ on this port as the real engine does; 0: any free one",
+    )
+    p.add_argument("--kv-replay-port", type=int, default=0, help="where they are replayed; 0: any free port")
+    p.add_argument(
         "--page-size",
         "--block-size",
         type=int,
@@ -235,7 +244,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> SimOption
         speed=a.speed, seed=a.seed, transfer=transfer,
         link=LINKS[a.link or ("tcp" if transfer == "mooncake_tcp" else "rdma")],
         bootstrap_port=bootstrap, side_channel_host=side_host, side_channel_port=side_port,
-        control_port=a.control_port, page_size=a.page_size, kv_tokens=kv_tokens, prefix_tokens=prefix,
+        control_port=a.control_port, kv_events_port=a.kv_events_port, kv_replay_port=a.kv_replay_port,
+        page_size=a.page_size, kv_tokens=kv_tokens, prefix_tokens=prefix,
         chunk=a.chunk, mixed=interference == "mixed", max_running=a.max_running,
         # No sequence may be longer than the memory; the real engines refuse or clamp likewise.
         max_model_len=min(a.max_model_len, kv_tokens // a.page_size * a.page_size),

@@ -18,6 +18,7 @@ from orchestrator.sim.dialect import NOT_FOUND, Dialect
 from orchestrator.sim.engine import Die
 from orchestrator.sim.faults import BadFault, Rule, parse
 from orchestrator.sim.host import Host, answer
+from orchestrator.sim.kvpublish import KvPublisher, KvTeller
 from orchestrator.sim.options import SimOptions
 from orchestrator.sim.replies import Failure
 from orchestrator.wire.exchange import Exchange
@@ -70,6 +71,8 @@ class Instance:
         options, host = self.options, self.host
         if options.control_port is not None:
             self._control = await serve(self._handle_control, host=options.host, port=options.control_port)
+        if options.kv_events_port is not None:
+            self._publish(options.kv_events_port)
         await self.dialect.start()
         if options.load_delay_s:
             await host.sleep(options.load_delay_s)
@@ -94,10 +97,19 @@ class Instance:
 
     async def stop(self) -> None:
         """Close everything."""
+        if self.host.engine.teller is not None:
+            self.host.engine.teller.publisher.close()
+            self.host.engine.teller = None
         self.dialect.close()
         for server in (self._server, self._control):
             if server is not None:
                 await server.drained(0.2)
+
+    def _publish(self, port: int) -> None:
+        options, host = self.options, self.host
+        publisher = KvPublisher(options.host, port, options.kv_replay_port, "kv-events")
+        pool = host.engine.model.memory.pool
+        host.engine.teller = KvTeller(publisher, pool, options.page_size, options.dialect, host.wall.wall_s)
 
     def _leave(self) -> None:
         self._over.set()

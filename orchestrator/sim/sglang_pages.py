@@ -159,8 +159,19 @@ class Pages:
                 "load_weight": options.load_delay_s,
                 "tokenizer_e2e": options.load_delay_s + host.started_s % 1,
             },
-            "kv_events": None,
+            "kv_events": self._events(),
             "internal_states": [internal], "version": VERSION,
+        }  # fmt: skip
+
+    def _events(self) -> dict[str, Any] | None:
+        teller = self._host.engine.teller
+        if teller is None:
+            return None
+        publisher = teller.publisher
+        return {
+            "publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": publisher.port,
+            "topic": publisher.topic.decode(), "block_size": self._host.options.page_size, "dp_size": 1,
+            "replay_endpoint_port_base": publisher.replay_port,
         }  # fmt: skip
 
     def metrics(self) -> bytes:

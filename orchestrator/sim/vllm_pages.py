@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from orchestrator.sim.host import Host
 from orchestrator.sim.stats import EngineStats, Exposition, Histogram
@@ -24,6 +25,21 @@ REASONS = ("stop", "length", "abort", "error", "repetition")
 def new_stats() -> EngineStats:
     """Histograms with vLLM's bucket edges."""
     return EngineStats(Histogram(TTFT_EDGES), Histogram(ITL_EDGES), Histogram(E2E_EDGES))
+
+
+def event_sources(host: Host) -> dict[str, Any]:
+    """`GET /kv_event_sources`: the configuration of each DP rank that publishes."""
+    teller = host.engine.teller
+    if teller is None:
+        return {}
+    publisher = teller.publisher
+    return {
+        "0": {
+            "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{publisher.port}",
+            "replay_endpoint": f"tcp://*:{publisher.replay_port}", "buffer_steps": 10_000, "hwm": 100_000,
+            "max_queue_size": 100_000, "topic": publisher.topic.decode(),
+        }
+    }  # fmt: skip
 
 
 def metrics(host: Host) -> bytes:

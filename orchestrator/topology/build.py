@@ -154,6 +154,7 @@ def _base_spec(inputs: Inputs, part: Part, index: int, name: str) -> InstanceSpe
         vocab_size=inputs.vocab_size,
         drain_s=part.profile.drain_s if pool.drain_timeout is None else pool.drain_timeout,
         patience_s=max(topology.router.timeouts.prefill, topology.router.timeouts.first_token),
+        kv_events=pool.kv_events,
     )
 
 
@@ -307,6 +308,11 @@ def _facts(inputs: Inputs, part: Part, spec: InstanceSpec) -> dict[str, Any]:
     known |= {name: n for name, n in (("dp_size", spec.shape.dp), ("pp_size", spec.shape.pp)) if n > 1}
     if part.pool.may_prefill:
         known["may_prefill"] = True
+    if part.pool.kv_events:
+        known["kv_events"] = True
+        if part.pool.external is not None:
+            own = part.pool.external[spec.index].model_dump(include={"kv_events_url", "kv_replay_url"})
+            known |= {name: url for name, url in own.items() if url is not None}
     prior = None if spec.role is Role.ENCODE else part.profile.prior
     if prior is not None and prior.holds_for(inputs.topology.model.path or spec.served_name, spec.shape.tp):
         named = (spec.transfer, known.get("transfer"))

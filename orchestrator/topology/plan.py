@@ -135,6 +135,14 @@ class Decisions:
 
 
 @dataclass(frozen=True, slots=True)
+class KvIndexing:
+    """The index by KV events: how many seconds a request waits for its tokens, and how wrong it may be."""
+
+    tokens_within_s: float = 0.02
+    max_error: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
 class RouterPlan:
     """The router as one more process of the plan, and all it is configured with.
 
@@ -168,6 +176,7 @@ class RouterPlan:
     priorities: tuple[Mapping[str, Any], ...] = ()
     predictor: Mapping[str, Any] = field(default_factory=lambda: {"use": "stages"})
     decisions: Decisions = Decisions()
+    kv_index: KvIndexing = KvIndexing()
     drain_s: float = 30.0
     cwd: str | None = None
     max_restarts: int = 20

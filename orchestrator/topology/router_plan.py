@@ -15,7 +15,15 @@ from orchestrator.errors import Problem
 from orchestrator.policy.profiles import mode_of
 from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs
-from orchestrator.topology.plan import Credentials, Decisions, InstancePlan, Limits, RouterPlan, Timeouts
+from orchestrator.topology.plan import (
+    Credentials,
+    Decisions,
+    InstancePlan,
+    KvIndexing,
+    Limits,
+    RouterPlan,
+    Timeouts,
+)
 from orchestrator.topology.schema import Node, Topology
 from orchestrator.topology.settings import as_settings
 from orchestrator.topology.slo import class_data, resolved, tenant_data, tiers
@@ -163,6 +171,7 @@ def _choosing(topology: Topology, queue_s: float) -> dict[str, Any]:
         "service_tiers": tiers(topology),
         "priorities": tuple(span.model_dump() for span in scheduling.priorities),
         "predictor": dict(scheduling.predictor),
+        "kv_index": KvIndexing(scheduling.kv_index.tokens_within, scheduling.kv_index.max_error),
         "decisions": Decisions(
             record=decisions.record,
             sample=decisions.sample,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from orchestrator.topology.strict import Strict, findings
-from orchestrator.topology.values import CountOrNone, Name, Size, Text
+from orchestrator.topology.values import CountOrNone, DurationOrZero, Name, Size, Text
 
 
 def parse_plugin(value: object) -> dict[str, Any]:
@@ -80,6 +80,24 @@ class Decisions(Strict):
         return self
 
 
+class KvIndex(Strict):
+    """The index of what engines say their KV caches hold, where a pool has `kv_events: true`."""
+
+    tokens_within: DurationOrZero = Field(
+        default="20ms",
+        validate_default=True,
+        description="How long a request waits for its tokens, which an engine is asked for. Without them it "
+        "is placed by the approximate index.",
+    )
+    max_error: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="The share of prompt tokens by which it may be wrong about an endpoint before it is "
+        "dropped there and the approximate index takes over.",
+    )
+
+
 class Scheduling(Strict):
     """How the router chooses endpoints, and the SLO class of a request that does not name one."""
 
@@ -107,3 +125,6 @@ class Scheduling(Strict):
         "mapping of that as `use`, and its parameters.",
     )
     decisions: Decisions = Field(default_factory=Decisions, description="The decision log.")
+    kv_index: KvIndex = Field(
+        default_factory=KvIndex, description="The index of what engines say their KV caches hold."
+    )

@@ -27,6 +27,7 @@ from orchestrator.topology.values import (
     Port,
     PortRange,
     Text,
+    ZmqUrl,
 )
 
 
@@ -123,6 +124,12 @@ class External(Strict):
     bootstrap_port: Port | None = Field(
         None, description="Where a prefill engine's bootstrap server listens, if its hand-off needs one."
     )
+    kv_events_url: ZmqUrl | None = Field(
+        None, description="Where it publishes KV events, `tcp://HOST:PORT`. Default: as it says itself."
+    )
+    kv_replay_url: ZmqUrl | None = Field(
+        None, description="Where they are replayed. Default: nowhere, if `kv_events_url` is written."
+    )
 
 
 class Pool(Strict):
@@ -167,6 +174,11 @@ class Pool(Strict):
     prompt_tokens: Count = Field(
         4096, description="Tokens of a typical prompt, for the costs that `check` estimates."
     )
+    kv_events: bool = Field(
+        False,
+        description="Whether its engines publish what their KV caches hold, and the router goes by that; see "
+        "kv-events.md. External engines must publish by themselves.",
+    )
     transfer: Text | None = Field(
         None,
         description="KV transfer backend or connector, as the engine names it; of encoders, how embeddings "
@@ -201,6 +213,8 @@ class Pool(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         found = _pin_findings(self) + _external_findings(self)
+        if self.kv_events and self.role is Role.ENCODE:
+            found.append((("kv_events",), "is for pools with a KV cache; encoders have none"))
         if self.may_prefill and self.role is not Role.DECODE:
             found.append((("may_prefill",), f"is for decode pools; this one's role is {self.role.value}"))
         if found:
@@ -240,7 +254,14 @@ def _external_findings(pool: Pool) -> Findings:
     if pool.external is None:
         return []
     given = [name for name in _LAUNCH_ONLY if name in pool.model_fields_set]
-    return [((name,), "has no effect on external engines, which pdctl does not launch") for name in given]
+    unread: Findings = [
+        (("external", index, "kv_events_url"), "is not read without `kv_events: true` in the pool")
+        for index, one in enumerate(pool.external)
+        if one.kv_events_url is not None and not pool.kv_events
+    ]
+    return unread + [
+        ((name,), "has no effect on external engines, which pdctl does not launch") for name in given
+    ]
 
 
 class Silence(Strict):

@@ -131,6 +131,14 @@ def _engine_url(value: str) -> str:
     return f"http://{join_host_port(host, port)}"
 
 
+def _zmq_url(value: str) -> str:
+    scheme, _, rest = value.partition("://")
+    if scheme != "tcp":
+        raise ValueError(f"{value!r} is not an address of the form tcp://HOST:PORT")
+    host, port = split_http_url(f"http://{rest}")
+    return f"tcp://{join_host_port(host, port)}"
+
+
 def unset(name: str, scope: Scope) -> str | None:
     """What is wrong with the environment variable `name`, if it cannot be filled in."""
     if scope.environ.get(name):
@@ -253,6 +261,7 @@ Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 Host = Annotated[str, AfterValidator(check_host)]
 Listen = Annotated[str, AfterValidator(_listen), BeforeValidator(_not_a_port)]
 EngineUrl = Annotated[str, AfterValidator(_engine_url)]
+ZmqUrl = Annotated[str, AfterValidator(_zmq_url)]
 PortRange = Annotated[
     tuple[int, int],
     PlainValidator(parse_ports),

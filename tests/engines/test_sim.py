@@ -115,10 +115,19 @@ def test_ports_are_those_it_opens() -> None:
     def purposes(adapter: object, role: Role, transfer: str | None = None) -> list[str]:
         return [need.purpose for need in adapter.ports(role, Shape(), transfer)]  # type: ignore[attr-defined]
 
-    assert purposes(Sim(), Role.PREFILL) == ["http", "bootstrap"]
-    assert purposes(Sim(), Role.DECODE) == ["http"]
-    assert purposes(SimVLLM(), Role.DECODE) == ["http", "side-channel"]
-    assert purposes(SimVLLM(), Role.PREFILL, "mooncake") == ["http", "bootstrap"]
+    assert purposes(Sim(), Role.PREFILL) == ["http", "bootstrap", "kv-events"]
+    assert purposes(Sim(), Role.DECODE) == ["http", "kv-events"]
+    assert purposes(SimVLLM(), Role.DECODE) == ["http", "side-channel", "kv-events"]
+    assert purposes(SimVLLM(), Role.PREFILL, "mooncake") == ["http", "bootstrap", "kv-events"]
+
+
+def test_kv_events_are_published_where_the_pool_wants_them(spec: Spec) -> None:
+    ports = {"http": 1, "kv-events": 70}
+    words = [w.text for w in Sim().command(spec(Role.UNIFIED, ports=ports, kv_events=True)).argv]
+    at = words.index("--kv-events-port")
+    assert words[at + 1] == "70"
+    assert words[words.index("--kv-replay-port") + 1] == "71"
+    assert "--kv-events-port" not in [w.text for w in Sim().command(spec(Role.UNIFIED, ports=ports)).argv]
 
 
 def test_the_key_is_secret(spec: Spec) -> None:

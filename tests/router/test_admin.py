@@ -46,6 +46,7 @@ class Office:
         self.forgotten: list[str] = []
         self.next_plan: Plan | None = None
         control = Control(
+            kv=lambda name: None,
             registry=self.registry,
             asks=self.prober,
             clock=clock,

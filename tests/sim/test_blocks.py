@@ -42,7 +42,8 @@ def test_the_least_recently_used_block_goes_first_and_a_chain_loses_its_tail() -
     pool.release(blocks)
     assert pool.allocate(1) == [blocks[2]]
     assert pool.match((1, 2, 3)) == blocks[:2]
-    assert (pool.stored, pool.removed) == ([1, 2, 3], [3])
+    assert pool.log == [(True, 1), (True, 2), (True, 3), (False, 3)]
+    assert set(pool.findable()) == {1, 2}
 
 
 def test_freed_blocks_without_a_hash_are_reused_last() -> None:

@@ -19,7 +19,12 @@ def test_fields_by_place() -> None:
     assert "pools" in fields_at(schema, ())
     assert fields_at(schema, ("pools",)) == (), "names of pools are the user's"
     assert "instances" in fields_at(schema, ("pools", "any"))
-    assert fields_at(schema, ("pools", "any", "external", 3)) == ("url", "bootstrap_port")
+    assert fields_at(schema, ("pools", "any", "external", 3)) == (
+        "url",
+        "bootstrap_port",
+        "kv_events_url",
+        "kv_replay_url",
+    )
     assert fields_at(schema, ("pools", "any", "runtime")) == ("python", "command", "version")
     assert fields_at(schema, ("no", "such", "place")) == ()
     assert node_at(schema, ("pools", "any", "flags", "x")) is not None

@@ -8,7 +8,7 @@ from math import isfinite
 from random import Random
 
 from orchestrator.core.choosing import OnPolicyError
-from orchestrator.core.contracts import Context, PrefixReader
+from orchestrator.core.contracts import Context
 from orchestrator.core.frozen import record
 from orchestrator.core.inflight import Ledger
 from orchestrator.core.late.board import Board
@@ -16,6 +16,7 @@ from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.queue import Item
 from orchestrator.core.lateprofile import LateProfile, LateRole
 from orchestrator.core.prediction import Predictor
+from orchestrator.core.prefixcheck import PrefixCheck
 from orchestrator.core.types import Endpoint, Role
 from orchestrator.errors import PolicyError
 
@@ -43,7 +44,7 @@ class Policies:
         board: Board,
         ledger: Ledger,
         predictor: Predictor,
-        prefix: PrefixReader,
+        cached: PrefixCheck,
         rng: Random,
         block_tokens: int,
         on_error: OnPolicyError,
@@ -52,7 +53,7 @@ class Policies:
         self._board = board
         self._ledger = ledger
         self._predictor = predictor
-        self._prefix = prefix
+        self._cached = cached
         self._rng = rng
         self._block_tokens = block_tokens
         self._on_error = on_error
@@ -76,7 +77,7 @@ class Policies:
                 role=role,
                 now_s=now_s,
                 rng=self._rng,
-                prefix=self._prefix,
+                prefix=self._cached.reader(item.request),
                 block_tokens=self._block_tokens,
                 predictor=self._predictor,
                 slo=item.slo,

@@ -18,8 +18,7 @@ from orchestrator.core.late.station import Station
 from orchestrator.core.late.touched import Touched
 from orchestrator.core.late.waits import RECHECK_S
 from orchestrator.core.lateprofile import LateProfile
-from orchestrator.core.prefix import PrefixIndex
-from orchestrator.core.prefixcheck import cached_tokens
+from orchestrator.core.prefixcheck import PrefixCheck
 from orchestrator.core.slo import Priority
 
 RESERVED_S = 30.0
@@ -30,6 +29,9 @@ BATCH_HEADS = 8
 
 UNIT_LOOKAHEAD = 64
 """Requests behind a short one that are looked at to go with it."""
+
+EVENTS_S = 0.05
+"""What engines tell of their caches is put to use as often as this: they tell with every step."""
 
 ASIDE = 4
 """Of the requests that policies left nowhere to go, so many are asked about anew at a time."""
@@ -63,20 +65,19 @@ class Pump:
         self,
         profile: LateProfile,
         pricing: Pricing,
-        prefix: PrefixIndex,
+        cached: PrefixCheck,
         policies: Policies,
         touched: Touched,
-        block_tokens: int,
     ) -> None:
         self._profile = profile
         self._settings = profile.settings
         self._pricing = pricing
-        self._prefix = prefix
+        self._cached = cached
         self._policies = policies
         self._touched = touched
         order = profile.order.policy
         self._plans = order if isinstance(order, PlannedOrder) else None
-        self._block_tokens = block_tokens
+        self._told, self._told_s = 0, -inf
         self._credits: dict[tuple[str, str], float] = {}
         """By model and class."""
         self._credited_s: dict[str, float] = {}
@@ -88,6 +89,10 @@ class Pump:
         """
         if self._plans is not None:
             new = None
+        told = self._cached.exact.version
+        if told != self._told and now_s >= self._told_s + EVENTS_S:
+            self._told, self._told_s = told, now_s
+            self._touched.all()
         self._credit(lanes, now_s)
         ahead, short = self._settings.hand_ahead_s, self._settings.hand_ahead_work_s
         near: dict[Station, None] = {}
@@ -144,10 +149,8 @@ class Pump:
             return False
         item.hits_at = self._touched.count
         item.waits_for = None
-        hits = self._prefix.hits(hashes)
-        each = self._block_tokens
-        most_first = sorted(hits.items(), key=_blocks, reverse=True)
-        item.hits = {e: cached_tokens(item.request, blocks, each) for e, blocks in most_first}
+        hits = self._cached.tokens(item.request)
+        item.hits = dict(sorted(hits.items(), key=_tokens, reverse=True)) if len(hits) > 1 else hits
         work_s = lane.fastest.seconds(item.tokens)
         for endpoint_id, hit in item.hits.items():
             station = lane.station(endpoint_id)
@@ -334,7 +337,7 @@ class Pump:
                 self._send(joined, unit, dispatch)
 
 
-_blocks = itemgetter(1)
+_tokens = itemgetter(1)
 
 
 def _known(queued: Mapping[Item, Lane], plan: Sequence[Waiting]) -> dict[Item, None]:

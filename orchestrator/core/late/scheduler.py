@@ -123,14 +123,14 @@ class LateScheduler:
             self._board,
             self.ledger,
             self.predictor,
-            self.prefix,
+            self.cached,
             self._rng,
             self._block_tokens,
             self._on_policy_error,
         )
         pricing = Pricing(self._board, self.ledger, self.predictor, profile.settings)
         self._pricing = pricing
-        self._pump = Pump(profile, pricing, self.prefix, policies, self._touched, self._block_tokens)
+        self._pump = Pump(profile, pricing, self.cached, policies, self._touched)
         for item, lane in self._waiting.values():
             item.waits_for = None
             lane.move(item, self._pump.key(item))

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from orchestrator.core.kvevents import KvEvent
 from orchestrator.core.rules import Rule
 from orchestrator.core.types import Load, PathKind, Role
-from orchestrator.engines import base, errors, fan, guard
+from orchestrator.engines import base, errors, fan, guard, kvevents
 from orchestrator.engines import rules as shared
 from orchestrator.engines.base import HandoffRequest, HttpCall, InstanceSpec, Leg, NotYet, Shape
 from orchestrator.engines.capabilities import Known, Recipe, known
-from orchestrator.engines.sglang import command, facts, handoff, limits, lint, logprobs, media, rules
+from orchestrator.engines.kv import KvSource
+from orchestrator.engines.sglang import command, facts, handoff, kvcache, limits, lint, logprobs, media, rules
 from orchestrator.engines.sglang.hints import HINTS
 from orchestrator.engines.splice import JsonBody, quote
 from orchestrator.errors import BadRequest, Problem, RequestError
@@ -199,6 +201,22 @@ class SGLang:
     def map_error(self, status: int, body: bytes) -> RequestError:
         """OpenAI's shape, SGLang's flat one, or an error event."""
         return errors.to_error(status, body)
+
+    def kv_source(self, host: str, known: Mapping[str, Any]) -> KvSource | str:
+        """By /server_info, or as the topology has it."""
+        return kvcache.source(host, known)
+
+    def kv_events(self, batch: bytes) -> Sequence[KvEvent]:
+        """MessagePack maps."""
+        return kvevents.decode(batch)
+
+    def tokenize(self, kind: PathKind, fields: Mapping[str, Any]) -> HttpCall | None:
+        """/tokenize, which renders messages as for a chat completion."""
+        return kvcache.tokenize(kind, fields)
+
+    def tokens(self, body: bytes) -> list[int]:
+        """Its `tokens`."""
+        return kvevents.tokens_in(body)
 
     def lint(self, context: base.LintContext) -> Sequence[Problem]:
         """P and D against each other, flags against roles and version."""

@@ -145,6 +145,8 @@ def _flags(spec: InstanceSpec) -> flags.Settings:
         own.put("plan", dist_init_addr=join_host_port(head, spec.ports["dist"]))
     if shape.nnodes > 1:
         own.put("plan", nnodes=shape.nnodes, node_rank=spec.rank)
+    if spec.kv_events and spec.role is not Role.ENCODE:
+        own.put("pool kv_events", kv_events_config={"publisher": "zmq"})
     own.put("adapter", enable_metrics=True, enable_cache_report=spec.role is not Role.ENCODE or None)
     return own
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from orchestrator.core.kvevents import KvEvent
 from orchestrator.core.rules import Rule
 from orchestrator.core.types import Load, PathKind, Role
-from orchestrator.engines import base, errors, fan, guard
+from orchestrator.engines import base, errors, fan, guard, kvevents
 from orchestrator.engines import rules as shared
 from orchestrator.engines.base import HandoffRequest, HttpCall, InstanceSpec, Leg, NotYet, Shape
 from orchestrator.engines.capabilities import Known, Recipe, known
+from orchestrator.engines.kv import KvSource
 from orchestrator.engines.splice import JsonBody
-from orchestrator.engines.vllm import command, facts, handoff, lint, rules
+from orchestrator.engines.vllm import command, facts, handoff, kvcache, lint, rules
 from orchestrator.engines.vllm.hints import HINTS
 from orchestrator.errors import BadRequest, LegFailed, Problem, RequestError
 
@@ -189,6 +191,22 @@ class VLLM:
     def map_error(self, status: int, body: bytes) -> RequestError:
         """OpenAI's shape, or an error event."""
         return errors.to_error(status, body)
+
+    def kv_source(self, host: str, known: Mapping[str, Any]) -> KvSource | str:
+        """By /kv_event_sources, or as the topology has it."""
+        return kvcache.source(host, known)
+
+    def kv_events(self, batch: bytes) -> Sequence[KvEvent]:
+        """MessagePack maps."""
+        return kvevents.decode(batch)
+
+    def tokenize(self, kind: PathKind, fields: Mapping[str, Any]) -> HttpCall | None:
+        """/tokenize, for prompts whose template depends on nothing that it does not take."""
+        return kvcache.tokenize(kind, fields)
+
+    def tokens(self, body: bytes) -> list[int]:
+        """Its `tokens`."""
+        return kvevents.tokens_in(body)
 
     def lint(self, context: base.LintContext) -> Sequence[Problem]:
         """P and D against each other, flags against roles and version."""

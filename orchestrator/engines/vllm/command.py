@@ -152,6 +152,8 @@ def _flags(spec: InstanceSpec) -> flags.Settings:
     own.put("plan", enable_expert_parallel=shape.ep > 1 or None)
     own.put("plan", data_parallel_rpc_port=spec.ports.get("dp-rpc"))
     _spanning(spec, own)
+    if spec.kv_events:
+        own.put("pool kv_events", kv_events_config={"enable_kv_cache_events": True})
     own.put("adapter", enable_prompt_tokens_details=True, enable_server_load_tracking=True)
     own.put("plan", shutdown_timeout=shutdown_timeout_s(spec))
     return own

@@ -25,6 +25,7 @@ _COUNTERS = {
     "local_cache_hit": "cached_tokens",
 }
 """Names of counters, or for those by source of the sources, and ours."""
+EVENTS = "kv-events"
 _CONFIG = re.compile(rb"^vllm:cache_config_info\{(.*)\} 1", re.MULTILINE)
 _LABEL = re.compile(rb'(\w+)="([^"]*)"')
 
@@ -48,11 +49,15 @@ def discover(role: Role, facts: Mapping[str, Any]) -> Mapping[str, HttpCall]:
     }
     if role is Role.PREFILL and facts.get("transfer") == "mooncake" and facts.get("bootstrap_port"):
         calls["query"] = HttpCall("GET", "/query", port=facts["bootstrap_port"])
+    if facts.get("kv_events"):
+        calls[EVENTS] = HttpCall("GET", "/kv_event_sources")
     return calls
 
 
 def learn(name: str, status: int, body: bytes) -> Mapping[str, Any] | NotYet:
     """Facts from one answer. Raises ValueError for a body that is not what it should be."""
+    if name == EVENTS and status == 404:
+        return {}  # an older version publishes all the same, where a topology may name its address
     if status != 200:
         return NotYet(f"{name}: HTTP {status} {body[:200].decode('utf-8', 'replace').strip()}".strip())
     if name == "metrics":
@@ -64,6 +69,8 @@ def learn(name: str, status: int, body: bytes) -> Mapping[str, Any] | NotYet:
         return _typed(told, {"version": str})
     if name == "query":
         return _query(told)
+    if name == EVENTS:
+        return {"kv_events": [rank for rank in told.values() if isinstance(rank, dict)]}
     models = told.get("data")
     if not isinstance(models, list) or not models or not isinstance(models[0], dict):
         raise ValueError("no model in `data`")

@@ -10,8 +10,10 @@ from orchestrator.core.late.board import Board
 from orchestrator.core.late.policies import Policies
 from orchestrator.core.late.queue import Item
 from orchestrator.core.lateprofile import LateProfile, LateRole, LateSettings
+from orchestrator.core.prefix import PrefixIndex
+from orchestrator.core.prefixcheck import PrefixCheck
 from orchestrator.core.types import PathKind, Role
-from orchestrator.policy.testing import MODEL, FakePrefix, make_request
+from orchestrator.policy.testing import MODEL, make_request
 
 
 class Keep:
@@ -54,8 +56,16 @@ def ask(prefill=LateRole(), alone=LateRole(), ends=None):
     ledger.observe(ends)
     board.observe(tuple(ends))
     profile = LateProfile(Step("order", Shortest()), prefill=prefill, unified=alone)
+    cached = PrefixCheck(PrefixIndex(), 128)
     policies = Policies(
-        profile, board, ledger, Fixed(), FakePrefix(), Random(0), 128, lambda name, e: errors.append(str(e))
+        profile,
+        board,
+        ledger,
+        Fixed(),
+        cached,
+        Random(0),
+        128,
+        lambda name, e: errors.append(str(e)),
     )
     lane = board.lane((MODEL, PathKind.CHAT, None))
     lane.stations[0].foreign_s = 0.5
