@@ -83,8 +83,7 @@ class Router:
         rng = Random(secret.getrandbits(128))
         router = own_plan(plan)
         self._seldom = logs.Seldom(self._clock)
-        self._plan = plan
-        self._reread = reread
+        self._plan, self._reread = plan, reread
         self._listening = Listening(router, socket, follow=follow)
         self._lag: asyncio.TimerHandle | None = None
         self.metrics = RouterMetrics((i.model for i in plan.instances), self._clock, __version__)
