@@ -142,7 +142,8 @@ def _environments(found: Draft, node: Node, ask: AskVersions) -> Iterator[Instal
     """The environments of the pools that may run on `node`, each once."""
     wanted: dict[tuple[str, ...], set[str]] = {}
     for pool in found.pools.values():
-        if pool.external is None and (pool.nodes is None or node.name in pool.nodes):
+        pinned = [name for pin in pool.pin or () for name in pin.span]
+        if pool.external is None and node.name in (pinned or pool.nodes or (node.name,)):
             words = tuple(runtime_words(pool.runtime, found.folder)) or (sys.executable,)
             wanted.setdefault(words, set()).update(_distributions(pool.engine, found.folder.base))
     for words, names in wanted.items():

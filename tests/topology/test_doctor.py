@@ -60,6 +60,16 @@ def test_the_node_that_this_host_is(two: Path) -> None:
     assert other.error == "no such interpreter"
 
 
+def test_environments_of_pools_that_may_not_run_here_are_not_asked(two: Path) -> None:
+    pinned = two.read_text().replace(
+        "profile: cpu, nodes: [a], runtime", "profile: cpu, pin: [{node: b}], runtime"
+    )
+    two.write_text(pinned)
+    assert len(examined(two).node.installed) == 1
+    two.write_text(pinned.replace("{node: b}", "{node: a}"))
+    assert len(examined(two).node.installed) == 2
+
+
 def test_a_node_elsewhere_is_as_its_file_says(two: Path) -> None:
     report = examined(two, "b")
     assert (report.node.host, report.node.installed, report.ports_taken) == ("hgx-h200", (), ())

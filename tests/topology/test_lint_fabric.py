@@ -6,12 +6,15 @@ Covers lint_fabric, fabric_rules, carriage, costs and nearby.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import hosttree
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from orchestrator.core.fabric import Fabric, Interface
+from orchestrator.core.fabric import Fabric, Gpu, Interface, Nic
 from orchestrator.errors import TopologyError
 from orchestrator.fabric.host import read
 from orchestrator.topology.fabric import Report, dump
@@ -364,3 +367,69 @@ def test_case_12_pinned_instances_may_use_only_the_nodes_of_their_pins(hosts: Ho
     assert any("tcp-cost" in line for line in hosts.told(text, pinned, "nodes.1.gpus=2"))
     alone = PAIR.replace("nodes: [h2], tp: TP", "tp: 4").replace("tp: TP", "tp: 4")
     assert not any("tcp-cost" in line for line in hosts.told(alone, "pools.decode.pin=[{node: h1}]"))
+
+
+def any_host(name: str) -> st.SearchStrategy[Fabric]:
+    """Hosts of all kinds: GPUs and NICs anywhere, NUMA nodes and rates told or not, links up or down."""
+    place = st.tuples(st.integers(0, 2), st.sampled_from([None, 0, 1]))
+    link = st.sampled_from(["ACTIVE", "DOWN", ""])
+    ports = st.tuples(
+        place, link, st.sampled_from([None, 25.0, 400.0]), st.sampled_from(["", "Ethernet", "InfiniBand"])
+    )
+
+    def path(switch: int, slot: int) -> tuple[str, ...]:
+        return (f"pci{switch}", f"root{switch}", f"up{switch}", f"down{switch}.{slot}", f"{switch}.{slot}")
+
+    def make(gpus: list[tuple[int, int | None]], nics: list[tuple], vendor: str, limit: int | None) -> Fabric:
+        return Fabric(
+            name,
+            gpus=tuple(
+                Gpu(i, f"0000:0{i}:00.0", vendor, "NVIDIA H100", None, numa, path(switch, i))
+                for i, (switch, numa) in enumerate(gpus)
+            ),
+            nics=tuple(
+                Nic(f"mlx5_{i}", f"0000:1{i}:00.0", numa, path(switch, 10 + i), state, rate, layer)
+                for i, ((switch, numa), state, rate, layer) in enumerate(nics)
+            ),
+            memlock_bytes=limit,
+        )
+
+    return st.builds(
+        make,
+        st.lists(place, min_size=2, max_size=4),
+        st.lists(ports, max_size=5),
+        st.sampled_from(["nvidia", "amd"]),
+        st.sampled_from([None, -1, 65536]),
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    first=any_host("h1"),
+    second=any_host("h2"),
+    engine=st.sampled_from(["sglang", "vllm"]),
+    transfer=st.sampled_from(["", ", transfer: nixl", ", transfer: mooncake", ", transfer: mooncake_tcp"]),
+    by_hand=st.sampled_from(
+        [(), ("nodes.0.nics=[mlx5_0]",), ("nodes.0.nics={0: mlx5_0, 1: [mlx5_1, mlx5_2]}",)]
+    ),
+)
+def test_whatever_the_hosts_are_a_plan_names_nics_that_are_there_and_up(
+    hosts: Hosts, first: Fabric, second: Fabric, engine: str, transfer: str, by_hand: tuple[str, ...]
+) -> None:
+    fabrics = {"h1": hosts.save("h1", first), "h2": hosts.save("h2", second)}
+    text = PAIR.replace("sglang", engine).replace("tp: TP", f"tp: 2{transfer}")
+    try:
+        plan, refused = hosts.plan(text, *by_hand), set()
+    except TopologyError as error:
+        plan, refused = None, {problem.rule for problem in error.problems}
+    assert refused <= {"no-rdma", "nic-missing", "link-layers"}
+    for instance in plan.instances if plan is not None else ():
+        known = fabrics[instance.node]
+        words = " ".join([w.text for w in instance.argv] + [w.text for w in instance.env.values()])
+        named = set(re.findall(r"mlx5_[0-9]", words))
+        assert named <= {nic.name for nic in known.nics if nic.active or (by_hand and nic.state == "")}
+        written = flag(plan, instance.name, "--disaggregation-ib-device")
+        if written is not None and written.startswith("{"):
+            assert set(json.loads(written)) == {"0", "1"}
+        if "mooncake_tcp" in transfer:
+            assert not named
