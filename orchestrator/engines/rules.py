@@ -199,6 +199,22 @@ BAD_OPTION = Rule(
     fixed=True,
 )
 
+STARTED_OTHERWISE = Rule(
+    "started-otherwise",
+    "An engine that runs tells otherwise of itself than was planned: model, sizes, version.",
+    "Something between the plan and the process changed it, or another process answers in its place.",
+    "Look at its log, and at who listens on its port; `pdctl plan --explain` shows what it was told.",
+    running=True,
+)
+FOREIGN_PROCESS = Rule(
+    "foreign-process",
+    "The port of an instance is answered by a process that is none of its own.",
+    "Requests would go to whatever that is.",
+    "End the process that the finding names, or give the node other `ports`.",
+    running=True,
+    fixed=True,
+)
+
 PAIRS: tuple[Rule, ...] = (
     TRANSFER_MISMATCH,
     PAGE_SIZE,

@@ -109,6 +109,11 @@ class _Simulated:
         lease_s = _own(spec, "lease-s")
         return {**known, "lease_s": (lease_s or known["lease_s"]) / self.pace(spec)}
 
+    def expects(self, spec: InstanceSpec) -> Mapping[str, Any]:
+        """The model, and pages of the size that was asked for."""
+        page = _own(spec, "page-size")
+        return {"id": spec.served_name} | ({"block_size": int(page)} if page is not None else {})
+
     def ports(self, role: Role, shape: Shape, transfer: str | None) -> tuple[PortNeed, ...]:
         """Those of the dialect that the simulator opens too."""
         needs = REAL[self.dialect].ports(role, shape, transfer)

@@ -84,6 +84,7 @@ FORMS: Mapping[str, Form] = {
     "enable-cache-report": _SWITCH,
     "enable-server-load-tracking": _SWITCH,
     "faults": _TEXT,
+    "tells": _TEXT,
     "control-port": _INT,
     "kv-events-port": _INT,
     "kv-replay-port": _INT,

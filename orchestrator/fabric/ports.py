@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 from dataclasses import dataclass
 
 import psutil
+
+from orchestrator.core.address import is_wildcard
 
 COMMAND_SHOWN = 120
 """Characters of a holder's command line that are shown."""
@@ -36,6 +39,25 @@ def holder(port: int) -> Holder | None:
             continue
         return _holder(port, connection.pid)
     return None
+
+
+def holders(host: str, port: int) -> list[Holder]:
+    """Who listens on `port` at `host`, or on every address: more than one where they share the port."""
+    found = []
+    for connection in psutil.net_connections(kind="tcp"):
+        if connection.status != psutil.CONN_LISTEN or not connection.laddr or connection.laddr.port != port:
+            continue
+        if connection.laddr.ip == host or is_wildcard(connection.laddr.ip) or not _is_literal(host):
+            found.append(_holder(port, connection.pid))
+    return found
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _holder(port: int, pid: int | None) -> Holder:

@@ -16,6 +16,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.errors import LaunchError
 from orchestrator.launch import logs
 from orchestrator.launch.control_server import Server
+from orchestrator.launch.identity import Identities
 from orchestrator.launch.local import LocalLauncher
 from orchestrator.launch.paths import Lock, StateDir, writing
 from orchestrator.launch.probe import HttpProber
@@ -99,6 +100,7 @@ async def controller(
                 tuning=tuning or Tuning(),
                 check=lock.check,
                 link=partial(link_of, state.router),
+                told=Identities(state.id),
             )
             supervisor = Supervisor(shell)
             server = Server(supervisor, state)

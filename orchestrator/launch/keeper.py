@@ -13,12 +13,14 @@ from orchestrator.core.lifecycle import Effect, Event, State, resumed, takes
 from orchestrator.launch import logs
 from orchestrator.launch.base import Process
 from orchestrator.launch.failure import SEARCHED_LINES, Failure, exit_text, explain
+from orchestrator.launch.identity import Wrong
 from orchestrator.launch.life import Effects, Life
 from orchestrator.launch.oom import Oom
+from orchestrator.launch.postmortem import going_on
 from orchestrator.launch.process import boot_id
 from orchestrator.launch.shell import Shell
 from orchestrator.launch.state import Record
-from orchestrator.launch.status import UNWATCHED, InstanceStatus
+from orchestrator.launch.status import InstanceStatus
 from orchestrator.launch.unit import Unit
 
 log = logging.getLogger(__name__)
@@ -91,7 +93,7 @@ class Keeper:
                 digest=unit.digest,
                 drain_s=unit.drain_s,
                 incarnation=self.life.incarnation,
-                **_found_dead(record),
+                **going_on(record),
             )
 
     @property
@@ -147,6 +149,8 @@ class Keeper:
     def _enter(self, life: Life, effects: Effects) -> None:
         log.info("%s: %s -> %s", self.unit.name, self.state, life.state)
         self.life, self._effects, self.detail = life, effects, ""
+        if life.state is not State.READY:
+            self._shell.told.forget(self.unit)
         self._since_s = self._shell.clock.now_s()
         if life.state in (State.STARTING, State.READY):
             self.failure = None
@@ -227,7 +231,8 @@ class Keeper:
             if ending.done():
                 return _ended(ending.result(), "before it was ready")
             if asking.done():
-                asking.result()
+                if (wrong := asking.result()) is not None:
+                    return Failed(wrong.text, hopeless=wrong.hopeless)
                 if not self.unit.is_router and not self.unit.follows:
                     # Before it counts as ready, for it may have been gated when its predecessor was drained.
                     await self._shell.router.ungate(self.unit.name, self.life.incarnation)
@@ -237,7 +242,8 @@ class Keeper:
             await _cancelled(ending)
             await _cancelled(asking)
 
-    async def _ask_until_ready(self) -> None:
+    async def _ask_until_ready(self) -> Wrong | None:
+        """Return once it is ready; with what is wrong, if it never will be."""
         pause_s = self._shell.tuning.probe_first_s
         while True:
             await asyncio.sleep(pause_s)
@@ -248,7 +254,12 @@ class Keeper:
                 serving, ours = await self._shell.router.pid(), self._running().identity.pid
                 said = None if serving == ours else "has not taken over yet"
             if said is None:
-                return
+                wrong = await self._shell.told.check(
+                    self.unit, self._running().pids(), self._shell.prober.tell
+                )
+                if wrong is None or wrong.hopeless:
+                    return wrong
+                said = wrong.text
             if said != self.detail:
                 self.detail = said
                 self._shell.changed()
@@ -256,6 +267,8 @@ class Keeper:
     async def _watch(self) -> Event | Failed:
         if self.unit.is_router:
             await self._shell.router_ready()
+        # One that was adopted is taken as it is, and only told of.
+        await self._shell.told.hear(self.unit, self._shell.prober.tell)
         ending = asyncio.create_task(self._running().exited())
         self._hang = hang = asyncio.get_running_loop().create_future()
         try:
@@ -361,18 +374,11 @@ class Keeper:
             incarnation=self.life.incarnation,
             exit_code=record.exit_code,
             last_error=record.last_error,
-            detail=self.detail,
+            detail=self.detail or "; ".join(map(str, shell.told.about(self.unit.name))),
             last_line=logs.strike(lines[-1], shell.secrets) if lines else "",
             failure=self.failure.lines if self.failure else (),
             hint=self.failure.hint if self.failure else "",
         )
-
-
-def _found_dead(record: Record | None) -> dict[str, Any]:
-    """What of `record` the next life goes on telling: it begins because the last one ended unseen."""
-    if record is None or UNWATCHED not in record.last_error:
-        return {}
-    return {"last_error": record.last_error, "exit_code": record.exit_code}
 
 
 _Do = Callable[[Keeper], Awaitable[Event | Failed | None]]

@@ -46,3 +46,10 @@ def _last_output(path: os.PathLike[str]) -> str | None:
     except OSError:
         return None
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
+
+
+def going_on(record: Record | None) -> dict[str, Any]:
+    """What of `record` the next life goes on telling: it begins because the last one ended unseen."""
+    if record is None or UNWATCHED not in record.last_error:
+        return {}
+    return {"last_error": record.last_error, "exit_code": record.exit_code}

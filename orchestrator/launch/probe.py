@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx
 
-from orchestrator.engines.base import HttpCall
+from orchestrator.core.types import Role
+from orchestrator.engines.base import HttpCall, NotYet
+from orchestrator.launch.identity import Told, adapter_of
 from orchestrator.launch.unit import Unit
+
+log = logging.getLogger(__name__)
 
 
 class Prober(Protocol):
@@ -16,6 +21,10 @@ class Prober(Protocol):
 
     async def ask(self, unit: Unit, calls: Sequence[HttpCall]) -> str | None:
         """None when every one of `calls` answered 200; else what the first one that did not said."""
+        ...
+
+    async def tell(self, unit: Unit) -> Told:
+        """What a unit with an identity tells of itself, or why that cannot be known yet."""
         ...
 
 
@@ -40,7 +49,40 @@ class HttpProber:
                 return failed
         return None
 
+    async def tell(self, unit: Unit) -> Told:
+        """See `Prober`."""
+        try:
+            return await self._tell(unit)
+        except Exception as error:
+            # An adapter may be a user's own file: its bug must not end the watch over its engine.
+            log.exception("%s: the engine adapter failed", unit.name)
+            return f"the engine adapter failed: {error!r}"
+
+    async def _tell(self, unit: Unit) -> Told:
+        assert unit.identity is not None
+        adapter, learned = adapter_of(unit), dict[str, Any]()
+        for name, call in adapter.discover(Role(unit.role), unit.identity.facts).items():
+            answer = await self._answer(unit, call)
+            if isinstance(answer, str):
+                return answer
+            try:
+                told = adapter.learn(name, answer.status_code, answer.content)
+            except ValueError as error:
+                return f"{name}: its answer cannot be read: {error}"
+            if isinstance(told, NotYet):
+                return told.why
+            learned.update(told)
+        return learned
+
     async def _ask(self, unit: Unit, call: HttpCall) -> str | None:
+        answer = await self._answer(unit, call)
+        if isinstance(answer, str) or answer.status_code == 200:
+            return answer if isinstance(answer, str) else None
+        url = answer.request.url
+        return f"{call.method} {url.path} on port {url.port}: {answer.status_code}"
+
+    async def _answer(self, unit: Unit, call: HttpCall) -> httpx.Response | str:
+        """Whatever the answer is, or why there is none."""
         url = httpx.URL(unit.url)
         if call.port is not None:
             url = url.copy_with(port=call.port)
@@ -52,7 +94,7 @@ class HttpProber:
             headers.append(("Authorization", f"Bearer {key}"))
         what = f"{call.method} {url.path} on port {url.port}"
         try:
-            answer = await self._client.request(
+            return await self._client.request(
                 call.method, url, content=call.body, headers=headers, timeout=call.timeout_s
             )
         except httpx.ConnectError:
@@ -61,4 +103,3 @@ class HttpProber:
             return f"{what}: no answer within {call.timeout_s:g} s"
         except httpx.HTTPError as error:
             return f"{what}: {error or type(error).__name__}"
-        return None if answer.status_code == 200 else f"{what}: {answer.status_code}"

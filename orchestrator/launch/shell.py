@@ -10,6 +10,7 @@ from orchestrator.clock import Clock
 from orchestrator.core.restart import RestartPolicy
 from orchestrator.launch import logs
 from orchestrator.launch.base import Launcher
+from orchestrator.launch.identity import Identities
 from orchestrator.launch.oom import OomWatch
 from orchestrator.launch.paths import StateDir
 from orchestrator.launch.probe import Prober
@@ -66,6 +67,7 @@ class Shell:
     oom: OomWatch = field(default_factory=OomWatch)
     link: Callable[[Plan, RouterLink], RouterLink] = _same
     """How the router of a plan is reached; given how the last one was."""
+    told: Identities = field(default_factory=Identities)
     check: Callable[[], None] = lambda: None
     """Raises LaunchError when this is not the controller any more; called before anything is started."""
     changed: Callable[[], None] = lambda: None

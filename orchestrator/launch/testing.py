@@ -117,10 +117,17 @@ class FakeLauncher:
 
 @dataclass
 class FakeProber:
-    """Answers for every unit that it is ready, unless `said` has something else for its name."""
+    """Answers for every unit that it is ready, unless `said` has something else for its name; `tells` are the
+    facts that units tell of themselves."""
 
     said: dict[str, str] = field(default_factory=dict)
     asked: list[tuple[str, tuple[HttpCall, ...]]] = field(default_factory=list)
+
+    tells: dict[str, Mapping[str, Any] | str] = field(default_factory=dict)
+
+    async def tell(self, unit: Unit) -> Mapping[str, Any] | str:
+        """See `Prober`."""
+        return self.tells.get(unit.name, {})
 
     async def ask(self, unit: Unit, calls: Sequence[HttpCall]) -> str | None:
         """See `Prober`."""

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from orchestrator.core.address import split_http_url
 from orchestrator.engines.base import HttpCall, LogHint, Probes, Word
@@ -18,6 +19,19 @@ ROUTER = "router"
 """The router's name among the units; no instance may have it."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom an engine is to be: by which adapter it is asked, what is known of it beforehand, and what it must
+    tell of itself. `silenced` are lint rules that say nothing about it."""
+
+    engine: str
+    base_dir: str
+    options: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    expects: Mapping[str, Any]
+    silenced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,11 @@ class Unit:
         """The instance (or router) that it is a process of."""
         return self.follows or self.name
 
+    identity: Identity | None = None
+    """Whom it is to be; None where nothing is known that it would tell."""
+    wrapped: bool = False
+    """Whether a program of the user's starts it, so that its processes may be anybody's children."""
+
     @property
     def is_router(self) -> bool:
         """Whether this is the router and not an engine."""
@@ -76,7 +95,7 @@ def _digest(given: str, argv: tuple[Word, ...], env: Mapping[str, Word], cwd: st
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
-def of_instance(plan: InstancePlan, engine_key: str | None) -> Unit:
+def of_instance(plan: InstancePlan, engine_key: str | None, base_dir: str = ".") -> Unit:
     """The unit of an engine instance that pdctl launches."""
     return Unit(
         name=plan.name,
@@ -94,7 +113,15 @@ def of_instance(plan: InstancePlan, engine_key: str | None) -> Unit:
         max_restarts=plan.max_restarts,
         drain_s=plan.drain_s,
         keys={0: engine_key} if engine_key else None,
+        identity=_identity(plan, base_dir),
+        wrapped=plan.wrapped,
     )
+
+
+def _identity(plan: InstancePlan, base_dir: str) -> Identity | None:
+    if not plan.expects:
+        return None
+    return Identity(plan.engine, base_dir, plan.options, plan.facts, plan.expects, plan.silenced)
 
 
 def of_follower(plan: InstancePlan, follower: FollowerPlan, engine_key: str | None) -> Unit:
@@ -110,6 +137,7 @@ def of_follower(plan: InstancePlan, follower: FollowerPlan, engine_key: str | No
         files=follower.files,
         digest=_digest(follower.digest, follower.argv, follower.env, plan.cwd),
         follows=plan.name,
+        identity=None,
         address=follower.address,
     )
 
@@ -154,7 +182,7 @@ def units_of(plan: Plan) -> dict[str, Unit]:
     found: list[Unit] = []
     for instance in plan.instances:
         if not instance.external and plan.node in (None, instance.node):
-            found.append(of_instance(instance, key))
+            found.append(of_instance(instance, key, plan.base_dir))
         followers = (f for f in instance.followers if plan.node in (None, f.node))
         found += [of_follower(instance, f, key) for f in followers]
     if plan.router is not None and plan.router.argv and plan.node in (None, plan.router.node):

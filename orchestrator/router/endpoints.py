@@ -13,7 +13,9 @@ from orchestrator import plugins
 from orchestrator.clock import Clock
 from orchestrator.core.types import Endpoint, Inflight, Load, PathKind, Snapshot
 from orchestrator.engines.base import Engine
+from orchestrator.engines.told import Side, contradictions, grave
 from orchestrator.router.ask import refused
+from orchestrator.router.fitting import apart
 from orchestrator.router.gates import OPERATOR, GateFile
 from orchestrator.router.health import Answer, Health, Thresholds
 from orchestrator.router.state import State, another_process, same_process
@@ -154,6 +156,9 @@ class Registry:
         for name in gone:
             log.info("endpoint removed or redefined", extra={"endpoint": name})
             self._tell(self._on_incarnation, name)
+        for state in self._states.values():
+            # Those that are gone may have been what others did not go with.
+            self._sort_out(state, state.ready, "reload")
         self._changed()
 
     def gate(self, endpoint_id: str, closed: bool, life: str = "", by: str = OPERATOR) -> bool:
@@ -231,7 +236,7 @@ class Registry:
             was = state.ready
         if state.joined and not state.health.fit:
             state.joined = False
-            self._moved(state, was, str(answer))
+            self._sort_out(state, was, str(answer))
         return state.health.fit and not state.joined
 
     def not_yet(self, endpoint_id: str, why: str) -> None:
@@ -239,8 +244,11 @@ class Registry:
         self._states[endpoint_id].why = why
 
     def join(self, endpoint_id: str, learned: Mapping[str, Any]) -> None:
-        """Discovery is done: freeze what it told and let the endpoint be given work."""
+        """Discovery is done: freeze what it told and let the endpoint be given work, unless it tells of
+        another engine than was planned, or does not go with those that have joined."""
         state = self._states[endpoint_id]
+        if self._is_another(state, learned):
+            return
         was = state.ready
         state.learned = MappingProxyType(dict(learned))
         if state.settle():
@@ -251,7 +259,7 @@ class Registry:
         state.joined, state.hung, state.why, state.stuck = True, False, "", ""
         state.breaker.reset()
         state.moved_s = self._clock.now_s()
-        self._moved(state, was, "probe")
+        self._sort_out(state, was, "probe")
 
     def loaded(self, endpoint_id: str, load: Load) -> None:
         """Take in what an engine says of its load."""
@@ -305,13 +313,39 @@ class Registry:
         thresholds = replace(self._thresholds, stall_s=router.timeouts.stall_s)
         return thresholds.stalled_s(state.plan.role, router.timeouts.prefill_s)
 
+    def _is_another(self, state: State, learned: Mapping[str, Any]) -> bool:
+        """Whether it tells of another engine than was planned; lesser differences are only told."""
+        known = {**state.plan.facts, **learned}
+        found = contradictions(state.plan.expects, Side(state.plan.name, known, state.plan.silenced))
+        why = "; ".join(map(str, found))
+        if why and why != state.strange:
+            log.warning("endpoint is not as planned", extra={"endpoint": state.plan.name, "why": why})
+        state.strange = why
+        if refused := grave(found):
+            state.why = refused
+        return bool(refused)
+
+    def _sort_out(self, state: State, was: bool, cause: str) -> None:
+        """Tell that `state` has joined or left, and of all that go with the others now, or no more."""
+        ready = {one.plan.name: one.ready for one in self._states.values()} | {state.plan.name: was}
+        reasons, moved = apart(self._states.values()), [state]
+        for one in self._states.values():
+            why = reasons.get(one.plan.name, "")
+            if why != one.apart:
+                one.apart = why
+                one.why = why if one.joined else one.why
+                moved += [one] if one is not state else []
+        for one in moved:
+            of_pair = "mismatch" if one.apart else "match"
+            self._moved(one, ready[one.plan.name], cause if one is state and not one.apart else of_pair)
+
     def _replaced(self, state: State) -> None:
         """There is another process: out, until it has joined by itself."""
         was = state.ready
         state.certain, state.joined = True, False
         state.health.reset()
         state.why = "its process was replaced"
-        self._moved(state, was, "incarnation")
+        self._sort_out(state, was, "incarnation")
         self._tell(self._on_suspect, state.plan.name)
 
     def _moved(self, state: State, was: bool, cause: str) -> None:

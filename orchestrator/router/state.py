@@ -15,6 +15,7 @@ from orchestrator.topology.plan import InstancePlan
 
 _OF_THE_PROCESS = (
     "url", "engine", "role", "model", "facts", "ports", "probes", "digest", "disaggregated", "options",
+    "expects", "silenced",
 )  # fmt: skip
 
 
@@ -22,9 +23,9 @@ _OF_THE_PROCESS = (
 class State:
     """One endpoint as it is now. Only the registry changes it; the prober and the admin read.
 
-    `joined` is true between a join and the next leave; an endpoint that is gated, hangs, or whose breaker
-    is open stays joined and is given nothing. `why` says what keeps it out, for people. `learned` are this
-    incarnation's facts. `since_s` is when it last became ready or stopped to be.
+    `joined` is true between a join and the next leave; an endpoint that is gated, hangs, does not go with the
+    others, or whose breaker is open stays joined and is given nothing. `why` says what keeps it out, for
+    people. `learned` are this incarnation's facts. `since_s` is when it last became ready or stopped to be.
     """
 
     plan: InstancePlan
@@ -35,6 +36,10 @@ class State:
     gates: set[str] = field(default_factory=set)
     """Who keeps new work from it (`router.gates`)."""
     hung: bool = False
+    apart: str = ""
+    """Why it does not go with the engines of the other role that are used."""
+    strange: str = ""
+    """What it told otherwise than was planned, when that was last said."""
     breaker: Breaker = field(default_factory=Breaker)
     stuck: str = ""
     """Why it was found to hang, until its counters move: it may have been rid of its work meanwhile."""
@@ -66,7 +71,7 @@ class State:
     @property
     def ready(self) -> bool:
         """It may be given work."""
-        return self.joined and not self.gated and not self.hung and not self.breaker.shut
+        return self.joined and not self.gated and not self.hung and not self.apart and not self.breaker.shut
 
     def changed(self) -> None:
         """What `endpoint` gives has to be made anew."""

@@ -109,6 +109,7 @@ def model_card(host: Host, owner: str, **extra: Any) -> dict[str, Any]:
     return {
         "id": name, "object": "model", "created": host.created(), "owned_by": owner,
         "root": extra.pop("root", name), "parent": None, "max_model_len": host.options.max_model_len, **extra,
+        **host.options.tells.get("models", {}),
     }  # fmt: skip
 
 

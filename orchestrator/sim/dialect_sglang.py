@@ -315,7 +315,8 @@ class SglangDialect:
 
     def _server_info(self, exchange: Exchange) -> None:
         port = self._prefill.bootstrap_port if self._prefill is not None else 0
-        answer(exchange, 200, orjson.dumps(self._pages.server_info(port)))
+        told = {**self._pages.server_info(port), **self._host.options.tells.get("server_info", {})}
+        answer(exchange, 200, orjson.dumps(told))
 
     def _flush(self, exchange: Exchange) -> None:
         if self._host.engine.generations:

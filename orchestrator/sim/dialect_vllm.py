@@ -62,6 +62,7 @@ class VllmDialect:
             "/v1/completions": CompletionShape(options.cache_report),
             "/v1/chat/completions": ChatShape(options.cache_report),
         }
+        version = {"version": VERSION, **options.tells.get("version", {})}
         self.routes: Routes = {
             ("POST", "/v1/completions"): self._reader(completion_call),
             ("POST", "/v1/chat/completions"): self._reader(chat_call),
@@ -70,7 +71,7 @@ class VllmDialect:
             ("GET", "/health"): empty,
             ("GET", "/ping"): empty,
             ("POST", "/ping"): empty,
-            ("GET", "/version"): lambda x: answer(x, 200, orjson.dumps({"version": VERSION})),
+            ("GET", "/version"): lambda x: answer(x, 200, orjson.dumps(version)),
             ("GET", "/v1/models"): self._models,
             ("GET", "/load"): self._load,
             ("GET", "/kv_event_sources"): lambda x: answer(x, 200, orjson.dumps(event_sources(host))),

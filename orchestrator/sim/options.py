@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.sim.timing import LINKS, Link
+
+ANSWERS = ("server_info", "route", "models", "version", "cache_config")
+"""Those of its answers in which it may tell something else than the truth."""
 
 DIALECTS = ("sglang", "vllm")
 ROLES = ("prefill", "decode", "unified", "encode")
@@ -54,6 +58,7 @@ class SimOptions:
     cache_report: bool = False
     load_tracking: bool = False
     faults: str | None = None
+    tells: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     load_delay_s: float = 0.0
     shutdown_timeout_s: float = 0.0
     drain_poll_s: float = 0.2
@@ -214,6 +219,12 @@ def _size_flags(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--max-running", type=int, default=256, help="most requests computed at once")
     p.add_argument("--max-model-len", type=int, default=40_960, help="longest prompt plus output")
+    p.add_argument(
+        "--tells",
+        default=None,
+        help="what it says of itself in place of the truth: inline JSON of fields by answer "
+        "(server_info, route, models, version, cache_config)",
+    )
 
 
 def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> SimOptions:
@@ -238,6 +249,10 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> SimOption
     bootstrap = a.bootstrap_port or int(env.get("VLLM_MOONCAKE_BOOTSTRAP_PORT", "0"))
     if a.encoder_urls and (dialect != "sglang" or a.role not in ("prefill", "unified")):
         p.error("--encoder-urls: only sglang has them, where it computes prompts")
+    try:
+        tells = _answers(a.tells or "{}")
+    except ValueError as error:
+        p.error(f"--tells {error}")
     return SimOptions(
         dialect=dialect, role=a.role, host=a.host, port=a.port,
         served_model_name=a.served_model_name or a.model_path, model_path=a.model_path,
@@ -251,10 +266,22 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> SimOption
         max_model_len=min(a.max_model_len, kv_tokens // a.page_size * a.page_size),
         lease_s=a.lease_s, optimistic_prefill=a.optimistic_prefill,
         recompute=a.kv_load_failure_policy == "recompute", api_key=a.api_key, cache_report=a.cache_report,
-        load_tracking=a.load_tracking, faults=a.faults, load_delay_s=a.load_delay_s,
+        load_tracking=a.load_tracking, faults=a.faults, tells=tells, load_delay_s=a.load_delay_s,
         shutdown_timeout_s=a.shutdown_timeout_s, drain_poll_s=a.drain_poll_s,
         encoder_urls=tuple(a.encoder_urls), env=dict(env),
     )  # fmt: skip
+
+
+def _answers(text: str) -> dict[str, dict[str, object]]:
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"is no JSON: {error}") from None
+    if not isinstance(told, dict) or not all(isinstance(fields, dict) for fields in told.values()):
+        raise ValueError("is no mapping of answers to fields")
+    if unknown := sorted(set(told) - set(ANSWERS)):
+        raise ValueError(f"knows {', '.join(ANSWERS)}, not {', '.join(unknown)}")
+    return told
 
 
 def _positive(text: str) -> float:

@@ -210,4 +210,5 @@ class PrefillSide:
             "follow_bootstrap_room": True,
             "decode_allocation_policy": "early",
             "prefill_http_port": self._host.port,
+            **self._host.options.tells.get("route", {}),
         }

@@ -79,12 +79,13 @@ def metrics(host: Host) -> bytes:
         e.counter("vllm:nixl_num_failed_transfers", stats.failed_transfers)
         e.counter("vllm:nixl_num_kv_expired_reqs", c.expired)
         e.counter("vllm:nixl_num_notifications_after_expiry", stats.late_notifications)
-    e.gauge(
-        "vllm:cache_config_info", 1, block_size=str(options.page_size), cache_dtype="auto",
-        enable_prefix_caching=str(options.prefix_tokens != 0), num_gpu_blocks=str(model.memory.pool.blocks),
-        kv_cache_size_tokens=str(load.total_tokens), effective_attention_block_size=str(options.page_size),
-        prefix_caching_hash_algo="sha256",
-    )  # fmt: skip
+    config = {
+        "block_size": options.page_size, "cache_dtype": "auto",
+        "enable_prefix_caching": options.prefix_tokens != 0, "num_gpu_blocks": model.memory.pool.blocks,
+        "kv_cache_size_tokens": load.total_tokens, "effective_attention_block_size": options.page_size,
+        "prefix_caching_hash_algo": "sha256", **options.tells.get("cache_config", {}),
+    }  # fmt: skip
+    e.gauge("vllm:cache_config_info", 1, **{name: str(value) for name, value in config.items()})
     e.bare("process_start_time_seconds", host.started_s)
     e.bare("process_cpu_seconds_total", time.process_time())
     return e.text()

@@ -11,6 +11,7 @@ from typing import Any
 from orchestrator.core.address import http_url, split_http_url
 from orchestrator.core.types import Role
 from orchestrator.engines.base import Encoders, InstanceSpec, Probes, Setting, Word
+from orchestrator.engines.told import expected
 from orchestrator.errors import Problem, TopologyError
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.layout import Layout, lay_out, ports_of, process_name, shape_of
@@ -236,6 +237,8 @@ def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) ->
         max_restarts=profile.max_restarts if pool.max_restarts is None else pool.max_restarts,
         drain_s=spec.drain_s,
         silenced=silenced_in(inputs, part.name),
+        expects=expected(adapter, spec, external),
+        wrapped=pool.runtime is not None and pool.runtime.command is not None,
     )
     if external:
         return replace(made, digest=_digest(made))

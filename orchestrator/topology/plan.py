@@ -74,6 +74,11 @@ class InstancePlan:
     max_restarts: int = 5
     drain_s: float = 30.0
     digest: str = ""
+    expects: Mapping[str, Any] = field(default_factory=dict)
+    """What it will tell of itself if it is what was planned, by the names of its facts."""
+    wrapped: bool = False
+    """Whether it is started by a program of the user's, such as a container's: its processes may be
+    anybody's children then."""
     silenced: tuple[str, ...] = ()
     """Names of the lint rules that the topology silences for it."""
     followers: tuple[FollowerPlan, ...] = ()

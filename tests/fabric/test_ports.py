@@ -45,3 +45,13 @@ def test_a_port_is_taken_while_somebody_listens(listener: socket.socket) -> None
 def test_an_address_of_another_host_is_an_error_of_its_own() -> None:
     with pytest.raises(OSError):
         ports.taken("192.0.2.1", 1)
+
+
+def test_holders_at_an_address(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    assert [holder.pid for holder in ports.holders("127.0.0.1", port)] == [os.getpid()]
+    assert ports.holders("127.0.0.2", port) == []
+    assert [holder.pid for holder in ports.holders("localhost", port)] == [os.getpid()]
+    with socket.create_server(("0.0.0.0", 0)) as everywhere:
+        wide = everywhere.getsockname()[1]
+        assert [holder.pid for holder in ports.holders("127.0.0.1", wide)] == [os.getpid()]

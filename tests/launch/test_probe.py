@@ -101,3 +101,57 @@ async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
     async with server(b"HTTP/1.1 302 X\r\nlocation: /other\r\ncontent-length: 0\r\n\r\n") as (port, heads):
         assert await ask(unit(tmp_path, port), HttpCall("GET", "/ready")) == f"GET /ready on port {port}: 302"
         assert len(heads) == 1
+
+
+def body(status: int, text: bytes) -> bytes:
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(text), text)
+
+
+async def tell(unit: Unit) -> object:
+    async with HttpProber() as prober:
+        return await prober.tell(unit)
+
+
+ENGINE = """
+from orchestrator.engines.base import HttpCall, NotYet
+from orchestrator.engines.sglang import SGLang
+class Engine(SGLang):
+    def discover(self, role, known):
+        return {"who": HttpCall("GET", "/who", timeout_s=1.0)}
+    def learn(self, name, status, body):
+        if status != 200:
+            return NotYet(f"{name}: {status}")
+        if body == b"bug":
+            raise RuntimeError("boom")
+        if body == b"garbage":
+            raise ValueError("no JSON")
+        return {"id": body.decode()}
+"""
+
+
+def mine(tmp_path: Path, port: int) -> Unit:
+    """An engine by an adapter of a user's own."""
+    changes = {"engine": "./mine.py:Engine", "expects": {"id": "m"}}
+    return units_of(plan(tmp_path, instance("p0", Role.PREFILL, port, ["x"], **changes)))["p0"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (body(200, b"tiny"), {"id": "tiny"}),
+        (body(503, b""), "who: 503"),
+        (body(200, b"garbage"), "who: its answer cannot be read: no JSON"),
+        (body(200, b"bug"), "the engine adapter failed: RuntimeError('boom')"),
+    ],
+)
+async def test_what_an_engine_tells_of_itself(tmp_path: Path, sent: bytes, told: object) -> None:
+    (tmp_path / "mine.py").write_text(ENGINE)
+    async with server(sent) as (port, _):
+        assert await tell(mine(tmp_path, port)) == told
+
+
+async def test_one_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ENGINE)
+    async with server(b"") as (port, _):
+        pass
+    assert await tell(mine(tmp_path, port)) == f"GET /who on port {port}: nothing listens yet"

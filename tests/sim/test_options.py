@@ -78,3 +78,15 @@ def test_every_flag_has_help_and_is_in_the_doc() -> None:
         assert action.option_strings[0] in text
         for flag in action.option_strings:
             assert flag in ("-h", "--help") or f"`{flag}`" in doc
+
+
+def test_what_it_is_to_say_of_itself() -> None:
+    assert parse(["--tells", '{"route": {"page_size": 1}}']).tells == {"route": {"page_size": 1}}
+    assert parse([]).tells == {}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"route": 1}', '{"nowhere": {}}'])
+def test_what_it_cannot_say_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--tells", text])
+    assert "--tells" in capsys.readouterr().err

@@ -15,7 +15,9 @@ from orchestrator.engines.capabilities import Known, Recipe, known
 from orchestrator.engines.kv import KvSource
 from orchestrator.engines.sglang import command, facts, handoff, kvcache, limits, lint, logprobs, media, rules
 from orchestrator.engines.sglang.hints import HINTS
+from orchestrator.engines.sglang.rules import AGREEMENTS
 from orchestrator.engines.splice import JsonBody, quote
+from orchestrator.engines.told import Agreement
 from orchestrator.errors import BadRequest, Problem, RequestError
 
 _PAIR_KINDS = handoff.GENERATING | {PathKind.TOKENIZE}
@@ -69,6 +71,9 @@ class SGLang:
     dies_of_unknown_tokens: ClassVar[bool] = True
     """Whether a token id beyond the vocabulary ends it, so that a plan warns where the size is not known."""
 
+    agreements: ClassVar[tuple[Agreement, ...]] = AGREEMENTS
+    """What its prefill and decode must tell alike."""
+
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """Itself."""
         return self
@@ -110,6 +115,10 @@ class SGLang:
         if spec.encoders is not None:
             known["media"] = media.allowed(spec.encoders.options)
         return known
+
+    def expects(self, spec: InstanceSpec) -> Mapping[str, Any]:
+        """Model, sizes, version, and what else was asked for by name."""
+        return facts.expects(spec)
 
     def discover(self, role: Role, known: Mapping[str, Any]) -> Mapping[str, HttpCall]:
         """/server_info, /v1/models, and of a prefill the bootstrap server's /route; nothing of an encoder."""

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.types import Load, Role
+from orchestrator.engines import flags
 from orchestrator.engines.base import HttpCall, InstanceSpec, NotYet, Probes
 
 ROUTE = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
@@ -37,18 +38,25 @@ _SIZES = {
     "max_req_input_len": int,
     "dp_size": int,
     "tp_size": int,
+    "pp_size": int,
     "dtype": str,
     "kv_cache_dtype": str,
     "model_path": str,
     "revision": str,
     "sleep_on_idle": bool,
+    "disaggregation_transfer_backend": str,
+    "disaggregation_decode_allocation_policy": str,
+    "disaggregation_enable_kv_checksum": bool,
 }
+_ATTENTION = ("attn-dp-size", "enable-dp-attention", "attn-cp-size", "attention-data-parallel-size")
+"""Flags that take of the tensor parallelism that attention has."""
+
+# Not its KV type: that is what came of "auto", and /server_info of both sides has what was asked for.
 _BOOTSTRAP = {
     "dp_size": int,
     "attn_tp_size": int,
     "pp_size": int,
     "page_size": int,
-    "kv_cache_dtype": str,
     "follow_bootstrap_room": bool,
 }
 
@@ -68,6 +76,25 @@ def probes(spec: InstanceSpec) -> Probes:
     if spec.role is Role.PREFILL and "bootstrap" in spec.ports:
         ready.append(HttpCall("GET", ROUTE, port=spec.ports["bootstrap"], timeout_s=2.0))
     return Probes(ready=tuple(ready), live=HttpCall("GET", "/ping", timeout_s=5.0))
+
+
+def expects(spec: InstanceSpec) -> Mapping[str, Any]:
+    """What `learn` will tell of an engine that is as planned; only what is named outright, not what a default
+    may come to."""
+    if spec.role is Role.ENCODE:
+        return {}
+    known: dict[str, Any] = {"id": spec.served_name, "tp_size": spec.shape.tp, "pp_size": spec.shape.pp}
+    if spec.version is not None:
+        known["version"] = spec.version
+    if spec.revision is not None:
+        known["revision"] = spec.revision
+    given = {flags.plain(name, {}): setting for name, setting in spec.flags.items()}
+    page = flags.number(given.get("page-size"))
+    if page is not None and "dcp-size" not in given:
+        known |= {"block_size": page, "page_size": page}
+    if not any(name in given for name in _ATTENTION):
+        known["attn_tp_size"] = spec.shape.tp
+    return known
 
 
 def discover(role: Role, facts: Mapping[str, Any]) -> Mapping[str, HttpCall]:

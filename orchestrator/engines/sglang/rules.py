@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.core.rules import WARN, Rule
+from orchestrator.engines import rules as shared
+from orchestrator.engines.told import Agreement
 
 ALLOCATION_POLICY = Rule(
     "allocation-policy",
@@ -71,3 +73,16 @@ ENCODER_HAZARD = Rule(
 )
 
 OWN: tuple[Rule, ...] = tuple(value for value in vars().copy().values() if isinstance(value, Rule))
+
+AGREEMENTS: tuple[Agreement, ...] = (
+    Agreement("block_size", shared.PAGE_SIZE),
+    Agreement("kv_cache_dtype", shared.KV_DTYPE),
+    Agreement("dtype", shared.MODEL_DTYPE),
+    Agreement("revision", shared.MODEL_MISMATCH),
+    Agreement("disaggregation_transfer_backend", shared.TRANSFER_MISMATCH),
+    Agreement("disaggregation_decode_allocation_policy", ALLOCATION_POLICY),
+    Agreement("disaggregation_enable_kv_checksum", KV_CHECKSUM),
+    Agreement("version", shared.ENGINE_VERSION, WARN),
+    Agreement("max_model_len", shared.CONTEXT_LENGTH),
+)
+"""What prefill and decode must tell alike of themselves."""

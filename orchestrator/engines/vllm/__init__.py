@@ -14,8 +14,10 @@ from orchestrator.engines.base import HandoffRequest, HttpCall, InstanceSpec, Le
 from orchestrator.engines.capabilities import Known, Recipe, known
 from orchestrator.engines.kv import KvSource
 from orchestrator.engines.splice import JsonBody
+from orchestrator.engines.told import Agreement
 from orchestrator.engines.vllm import command, facts, handoff, kvcache, lint, rules
 from orchestrator.engines.vllm.hints import HINTS
+from orchestrator.engines.vllm.rules import AGREEMENTS
 from orchestrator.errors import BadRequest, LegFailed, Problem, RequestError
 
 _GENERATING = frozenset({PathKind.CHAT, PathKind.COMPLETION})
@@ -56,6 +58,9 @@ class VLLM:
     }
     """Why a role is not among `roles`, for whoever asks for it."""
 
+    agreements: ClassVar[tuple[Agreement, ...]] = AGREEMENTS
+    """What its prefill and decode must tell alike."""
+
     def bind(self, options: Mapping[str, Any]) -> base.Engine:
         """Itself."""
         return self
@@ -91,6 +96,10 @@ class VLLM:
             # Decode is sent to only after prefill has answered, and may be chosen as late as that.
             known |= {"late_decode": True, "lease_s": command.lease_s(spec)}
         return known
+
+    def expects(self, spec: InstanceSpec) -> Mapping[str, Any]:
+        """Model, version, and sizes that were asked for."""
+        return facts.expects(spec)
 
     def discover(self, role: Role, known: Mapping[str, Any]) -> Mapping[str, HttpCall]:
         """/v1/models, /version, /metrics, and of a Mooncake prefill /query."""

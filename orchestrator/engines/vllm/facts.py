@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.types import Load, Role
+from orchestrator.engines import flags
 from orchestrator.engines.base import HttpCall, InstanceSpec, NotYet, Probes
 
 _SAMPLE = re.compile(
@@ -38,6 +39,19 @@ def probes(spec: InstanceSpec) -> Probes:
         return Probes(ready=(), live=HttpCall("GET", "/health"))
     health = HttpCall("GET", "/health", timeout_s=5.0)
     return Probes(ready=(health, HttpCall("GET", "/v1/models", timeout_s=5.0)), live=health)
+
+
+def expects(spec: InstanceSpec) -> Mapping[str, Any]:
+    """What `learn` will tell of an engine that is as planned; only what is named outright, not what a default
+    may come to."""
+    known: dict[str, Any] = {"id": spec.served_name, "root": spec.model_path}
+    if spec.version is not None:
+        known["version"] = spec.version
+    given = {flags.plain(name, {}): setting for name, setting in spec.flags.items()}
+    for flag, fact in {"block-size": "block_size", "max-model-len": "max_model_len"}.items():
+        if (count := flags.number(given.get(flag))) is not None:
+            known[fact] = count
+    return known
 
 
 def discover(role: Role, facts: Mapping[str, Any]) -> Mapping[str, HttpCall]:
@@ -74,7 +88,7 @@ def learn(name: str, status: int, body: bytes) -> Mapping[str, Any] | NotYet:
     models = told.get("data")
     if not isinstance(models, list) or not models or not isinstance(models[0], dict):
         raise ValueError("no model in `data`")
-    return _typed(models[0], {"id": str, "max_model_len": int})
+    return _typed(models[0], {"id": str, "root": str, "max_model_len": int})
 
 
 def load(body: bytes, facts: Mapping[str, Any], at_s: float) -> Load:

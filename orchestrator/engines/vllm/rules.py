@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.core.rules import WARN, Rule
+from orchestrator.engines import rules as shared
+from orchestrator.engines.told import Agreement
 
 COMPATIBILITY_HASH = Rule(
     "compatibility-hash",
@@ -40,3 +42,12 @@ FAILS_ON_LOST_KV = Rule(
 )
 
 OWN: tuple[Rule, ...] = tuple(value for value in vars().copy().values() if isinstance(value, Rule))
+
+AGREEMENTS: tuple[Agreement, ...] = (
+    Agreement("block_size", shared.PAGE_SIZE),
+    Agreement("kv_cache_dtype", shared.KV_DTYPE),
+    Agreement("root", shared.MODEL_MISMATCH, transfer="nixl"),
+    Agreement("version", shared.ENGINE_VERSION, transfer="nixl"),
+    Agreement("max_model_len", shared.CONTEXT_LENGTH),
+)
+"""What prefill and decode must tell alike of themselves."""

@@ -34,7 +34,8 @@ def test_discovery_by_role_and_transfer() -> None:
 
 
 def test_models_and_version(captured: Captured) -> None:
-    assert VLLM().learn("models", 200, captured("vllm/models.json")) == {"id": "tiny", "max_model_len": 4096}
+    told = VLLM().learn("models", 200, captured("vllm/models.json"))
+    assert told == {"id": "tiny", "root": "/models/tiny", "max_model_len": 4096}
     assert VLLM().learn("version", 200, captured("vllm/version.json")) == {"version": "0.32.0"}
 
 
