@@ -55,7 +55,7 @@ class Identities:
 
     async def foreign(self, unit: Unit, pids: Collection[int]) -> Wrong | None:
         """Whether a process that is none of `unit`'s answers at its port, as far as that can be seen."""
-        if unit.is_router or unit.wrapped:
+        if unit.is_router or unit.wrapped or not unit.url:
             return None
         host, port = split_http_url(unit.url)
         found = [one for one in await asyncio.to_thread(self.who, host, port) if one.pid is not None]
@@ -86,7 +86,7 @@ class Identities:
         return self.learn(unit, await tell(unit))
 
     async def hear(self, unit: Unit, tell: Tell) -> None:
-        """Ask a unit that is ready and has not told of itself yet, and keep what it says."""
+        """Ask a unit that is ready and has not told of itself: one that was adopted, and is taken as it is."""
         if unit.identity is not None and not self.knows(unit.name):
             self.learn(unit, await tell(unit))
 

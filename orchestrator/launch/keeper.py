@@ -267,7 +267,6 @@ class Keeper:
     async def _watch(self) -> Event | Failed:
         if self.unit.is_router:
             await self._shell.router_ready()
-        # One that was adopted is taken as it is, and only told of.
         await self._shell.told.hear(self.unit, self._shell.prober.tell)
         ending = asyncio.create_task(self._running().exited())
         self._hang = hang = asyncio.get_running_loop().create_future()

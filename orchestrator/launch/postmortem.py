@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 from orchestrator.launch import logs
 from orchestrator.launch.ending import exit_code
