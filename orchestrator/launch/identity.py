@@ -86,7 +86,7 @@ class Identities:
         return self.learn(unit, await tell(unit))
 
     async def hear(self, unit: Unit, tell: Tell) -> None:
-        """Ask a unit that is ready and has not told of itself: one that was adopted, and is taken as it is."""
+        """Ask a ready unit that has not told of itself: one that was adopted, which is taken as it is."""
         if unit.identity is not None and not self.knows(unit.name):
             self.learn(unit, await tell(unit))
 
