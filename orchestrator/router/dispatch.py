@@ -335,6 +335,8 @@ class Life(Record):
         self._release()
         now_s = home.road.clock.now_s()
         outcome = self.outcome(now_s)
+        if home.tokens is not None and self.view is not None:
+            home.tokens.counted(self.id, self.model, self.view.prompt_tokens, outcome.prompt_tokens)
         if self.submitted:
             home.desk.finish(outcome)
             home.tenants.finished(self.id, now_s)

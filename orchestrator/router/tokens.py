@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestrator.core.kvblocks import token_chain
 from orchestrator.core.kvindex import KvIndex
@@ -17,6 +17,7 @@ from orchestrator.engines.base import HttpCall
 from orchestrator.engines.kv import Tokenizes
 from orchestrator.engines.kvevents import pack
 from orchestrator.engines.splice import JsonBody
+from orchestrator.router import tokentails
 from orchestrator.router.ask import TooLong, ask
 from orchestrator.router.state import State
 from orchestrator.router.view import Prompt
@@ -29,6 +30,8 @@ KEPT_BYTES = 64 * 1024 * 1024
 
 MAX_CALLS = 64
 """Prompts that engines are asked about at once; beyond, requests go without."""
+
+HOWS = ("ids", "known", "asked", "joined", "late", "failed", "unknown")
 
 Told = Callable[[RequestView], None]
 """Hears once of the request as it is to be placed."""
@@ -49,7 +52,11 @@ class Tokens:
 
     `models` are those that the index knows something of. Counts by how it went: `counts` has `ids` (the
     client sent them), `known` (remembered), `asked` (an engine told them in time), `late` (it did not),
-    `failed`, and `unknown` (no engine can tell them: images, adapters, several prompts).
+    `failed`, and `unknown` (no engine can tell them: images, adapters, several prompts). Those `joined` are
+    among the known and asked: of a conversation whose beginning is remembered only the tail was asked for.
+
+    A joined prompt that turns out to have another length than the engine counts shows that a model's template
+    cannot be joined: all its prompts are asked for whole from then on.
     """
 
     def __init__(
@@ -61,7 +68,7 @@ class Tokens:
     ) -> None:
         self.within_s = 0.0
         self.key: str | None = None
-        self.counts = dict.fromkeys(("ids", "known", "asked", "late", "failed", "unknown"), 0)
+        self.counts = dict.fromkeys(HOWS, 0)
         self._registry = registry
         self._index = index
         self._pool = pool
@@ -71,6 +78,11 @@ class Tokens:
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
         self._kept_bytes = 0
         self._turn = 0
+        self._joined: set[bytes] = set()
+        """Marks of prompts that were joined and not counted by an engine yet."""
+        self._open: dict[str, bytes] = {}
+        self._whole: set[str] = set()
+        """Models whose conversations are asked for whole."""
 
     def close(self) -> None:
         """Stop asking."""
@@ -102,17 +114,34 @@ class Tokens:
         if known is not None:
             self._kept.move_to_end(mark)
             self.counts["known"] += 1
+            self._open[view.id] = mark
             told(self._with(view, known))
             return
         task = self._calls.get(mark)
         if task is None and len(self._calls) < MAX_CALLS:
-            task = self._calls[mark] = self._loop.create_task(self._ask(state, call, mark))
+            task = self._calls[mark] = self._loop.create_task(self._fetch(state, view, body.fields, call))
             task.add_done_callback(lambda _: self._calls.pop(mark, None))
         if task is None:
             self.counts["late"] += 1
             told(view)
         else:
+            self._open[view.id] = mark
             self._wait(view, task, told)
+
+    def counted(self, request_id: str, model: str, ours: int, theirs: int | None) -> None:
+        """A request is over: an engine has counted `theirs` tokens of its prompt, where we had `ours`."""
+        mark = self._open.pop(request_id, None)
+        if mark not in self._joined or theirs is None:
+            return
+        assert mark is not None
+        self._joined.discard(mark)
+        if ours != theirs and model not in self._whole:
+            self._whole.add(model)
+            # What was joined from this one is as wrong.
+            for each in list(self._kept):
+                self._forget(each)
+            fields = {"model": model, "ours": ours, "its": theirs}
+            log.warning("prompts of a model cannot be joined; they are asked for whole", extra=fields)
 
     def _wait(self, view: RequestView, task: asyncio.Task[bytes | None], told: Told) -> None:
         timer: asyncio.TimerHandle | None = None
@@ -153,26 +182,72 @@ class Tokens:
         call = engine.tokenize(view.path, body.fields)
         return None if call is None else (state, call)
 
-    async def _ask(self, state: State, call: HttpCall, mark: bytes) -> bytes | None:
-        engine = state.engine
-        assert isinstance(engine, Tokenizes)
+    async def _fetch(
+        self, state: State, view: RequestView, fields: Mapping[str, Any], call: HttpCall
+    ) -> bytes | None:
+        """The tokens of a prompt: of a conversation by its tail, if what was before it is remembered."""
+        mark = sha256(call.body).digest()
         try:
-            reply = await ask(self._pool, state.plan.url, call, self.key)
-            if reply.status != 200:
-                raise ValueError(f"HTTP {reply.status}")
-            tokens = pack(engine.tokens(reply.body))
+            if view.path is PathKind.CHAT and view.model not in self._whole:
+                joined = await self._join(state, fields)
+                if joined is not None:
+                    self.counts["joined"] += 1
+                    self._keep(mark, joined)
+                    self._joined.add(mark)
+                    return joined
+            return await self._tokens(state, call)
         except (TimeoutError, WireError, TooLong, ValueError) as error:
             log.info("no tokens of a prompt", extra={"endpoint": state.plan.name, "why": str(error)})
             return None
-        if tokens is not None:
-            self._keep(mark, tokens)
+
+    async def _join(self, state: State, fields: Mapping[str, Any]) -> bytes | None:
+        """The tokens of a conversation whose beginning is remembered; None if it is not, or does not fit."""
+        engine = state.engine
+        assert isinstance(engine, Tokenizes)
+
+        def call_for(other: Mapping[str, Any]) -> HttpCall:
+            call = engine.tokenize(PathKind.CHAT, other)
+            if call is None:
+                raise ValueError("a part of the prompt cannot be asked for")
+            return call
+
+        for cut in tokentails.cuts(fields):
+            head = self._kept.get(sha256(call_for(tokentails.beginning(fields, cut)).body).digest())
+            if head is None:
+                continue
+            short = await self._tokens(state, call_for(tokentails.stand_in(fields)))
+            tailed = await self._tokens(state, call_for(tokentails.tail(fields, cut)))
+            return tokentails.join(head, short, tailed)
+        return None
+
+    async def _tokens(self, state: State, call: HttpCall) -> bytes:
+        """What one call tells, or has told. Raises ValueError and what `ask` raises."""
+        engine = state.engine
+        assert isinstance(engine, Tokenizes)
+        mark = sha256(call.body).digest()
+        known = self._kept.get(mark)
+        if known is not None:
+            return known
+        reply = await ask(self._pool, state.plan.url, call, self.key)
+        if reply.status != 200:
+            raise ValueError(f"HTTP {reply.status}")
+        tokens = pack(engine.tokens(reply.body))
+        if tokens is None:
+            raise ValueError("what it tells are no token ids")
+        self._keep(mark, tokens)
         return tokens
 
     def _keep(self, mark: bytes, tokens: bytes) -> None:
+        self._forget(mark)
         self._kept[mark] = tokens
         self._kept_bytes += len(tokens)
         while self._kept_bytes > KEPT_BYTES:
-            _, gone = self._kept.popitem(last=False)
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, mark: bytes) -> None:
+        gone = self._kept.pop(mark, None)
+        if gone is not None:
+            self._joined.discard(mark)
             self._kept_bytes -= len(gone)
 
 
