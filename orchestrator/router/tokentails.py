@@ -14,7 +14,7 @@ Fields = Mapping[str, Any]
 
 
 def cuts(fields: Fields) -> Iterator[int]:
-    """Numbers of leading messages that were a prompt by themselves, if they were sent: an answer follows them.
+    """Numbers of leading messages that were a prompt by themselves, if sent: an answer follows them.
 
     None where the prompt does not end in the mark that an answer begins with, which is what makes one a
     beginning of the next.

@@ -1,4 +1,4 @@
-"""A router that goes by real vLLM's KV events: conversations that share a beginning, more than the caches hold."""
+"""A router that goes by real vLLM's KV events: conversations of one beginning, more than caches hold."""
 
 from __future__ import annotations
 

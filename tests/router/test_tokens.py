@@ -1,4 +1,4 @@
-"""Tokens of prompts by an engine's tokenizer: asked once, conversations by their tails (tokentails), in time."""
+"""Tokens of prompts by an engine's tokenizer: asked once, conversations by their tails (tokentails)."""
 
 import asyncio
 from typing import Any
@@ -159,7 +159,7 @@ async def test_tools_are_sent_with_the_whole_only(asker: Asker, engine: Engine) 
     assert not any("tools" in body for body in engine.asked)
 
 
-async def test_a_template_that_changes_what_was_before_is_found_out_by_the_stand_in(
+async def test_a_template_that_changes_the_past_is_found_out_by_the_stand_in(
     asker: Asker, engine: Engine
 ) -> None:
     engine.counts_turns = True
