@@ -1,4 +1,4 @@
-"""Requests of one prefix that nobody holds, all at once: one endpoint gets them until the wait is too long."""
+"""Requests of one prefix that nobody holds, at once: one endpoint gets them until the wait is too long."""
 
 from collections import Counter
 
