@@ -16,6 +16,7 @@ from orchestrator.cli import explain as _explain
 from orchestrator.cli import move as _move
 from orchestrator.cli import plan as _plan
 from orchestrator.cli import reload as _reload
+from orchestrator.cli import render as _render
 from orchestrator.cli import replay as _replay
 from orchestrator.cli import route as _route
 from orchestrator.cli import rules as _rules
@@ -25,14 +26,14 @@ from orchestrator.errors import PdctlError
 
 __all__ = ["app", "execute"]
 
-COMMANDS = (_run, _plan, _route, _explain, _reload, _replay, _rules, _doctor, _engines, _move)
+COMMANDS = (_run, _plan, _route, _explain, _reload, _replay, _rules, _doctor, _engines, _move, _render)
 """The modules whose import registered their commands."""
 
 ORDER = (
     "up", "down", "ps", "logs", "restart",
     "drain",
     "reload", "explain", "replay", "check", "plan", "rules", "doctor",
-    "route", "schema",
+    "route", "render", "schema",
 )  # fmt: skip
 """The commands as `--help` lists them: by how often they are needed, not by module."""
 
