@@ -10,6 +10,33 @@ STOP_MARGIN_S = 60
 """Seconds before its time limit that a job is told, beyond what its longest drains take."""
 
 
+_STEP = """#!/usr/bin/env bash
+# Usage: step.sh SCRIPT FILE. Runs SCRIPT, and sends it TERM, once, when FILE is there, for it to drain: a
+# signal by way of Slurm would go to all its children, and srun kills its step on TERM. Written by `pdctl render`.
+trap : TERM
+setsid "$1" &
+child=$!
+while kill -0 "$child" 2>/dev/null && [[ ! -e $2 ]]; do sleep 0.5; done
+kill -TERM "$child" 2>/dev/null
+while kill -0 "$child" 2>/dev/null; do wait "$child"; done
+"""
+
+_ADDRESS = r"""# address HOST: where the other hosts reach it.
+address() {
+  local told
+  told=$(scontrol show node "$1" --oneliner | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+  getent ahosts "${told:-$1}" | awk 'NR == 1 { print $1 }'
+}
+"""
+
+_TERM = r"""# term NAME...: as in lib.sh, but through step.sh, which runs on the process's own host.
+term() {
+  local name
+  for name in "$@"; do : >"$logs/$name.stop"; done
+}
+"""
+
+
 def render(deployment: Deployment) -> list[File]:
     """The job's script, and those that it runs. Raises TopologyError for nodes that share an address: no host
     could be told to stand for one of them."""
@@ -20,8 +47,9 @@ def render(deployment: Deployment) -> list[File]:
             raise TopologyError([Problem(f"several nodes at {address}, {node} among them", hint=hint)])
     processes = deployment.processes()
     library = [f for f in start_scripts(deployment, processes) if f.path == "lib.sh"]
+    step = File("step.sh", _STEP, executable=True)
     job = File("job.sbatch", _job(deployment, processes), executable=True)
-    return [*env_example(deployment), *run_scripts(deployment, processes), *library, job]
+    return [*env_example(deployment), *run_scripts(deployment, processes), *library, step, job]
 
 
 def _job(deployment: Deployment, processes: list[Process]) -> str:
@@ -43,6 +71,7 @@ def _job(deployment: Deployment, processes: list[Process]) -> str:
 # The {len(nodes)} nodes of the topology ({", ".join(nodes)}) become the hosts of the allocation, in order;
 # their addresses are Slurm's NodeAddr, whatever the topology says. Submit with `sbatch job.sbatch`.
 # `scancel --batch --signal=TERM JOB` drains and stops, as the time limit does; `scancel JOB` kills at once.
+# This folder ({deployment.base}) must lie on a file system that all hosts share.
 #SBATCH --job-name={plan.name}
 #SBATCH --nodes={len(nodes)}
 #SBATCH --ntasks-per-node=1
@@ -63,21 +92,16 @@ fi
 
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 
-# address HOST: where the other hosts reach it.
-address() {{
-  local told
-  told=$(scontrol show node "$1" --oneliner | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
-  getent ahosts "${{told:-$1}}" | awk 'NR == 1 {{ print $1 }}'
-}}
-
+{_ADDRESS}
 {exports}
 
 # step NAME N: run a process's script on host N. Steps share the job's resources: the plan has divided them.
 step() {{
   begin "$1" srun --overlap --nodes=1 --ntasks=1 --nodelist="${{hosts[$2]}}"{gpu_step} --kill-on-bad-exit=1 \\
-    --job-name="$1" "$here/run/$1.sh"
+    --job-name="$1" "$here/step.sh" "$here/run/$1.sh" "$logs/$1.stop"
 }}
 
+{_TERM}
 {stop_function(processes)}
 trap 'stop; exit 0' TERM INT
 

@@ -21,7 +21,7 @@ def render(*words: str, file: Path = EXAMPLE) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.parametrize(
-    ("target", "count"), [("shell", 1 + 9 + 1 + 8), ("systemd", 1 + 9 + 9 + 8), ("slurm", 12)]
+    ("target", "count"), [("shell", 1 + 9 + 1 + 8), ("systemd", 1 + 9 + 9 + 8), ("slurm", 13)]
 )
 def test_files_are_written_and_named(tmp_path: Path, target: str, count: int) -> None:
     done = render("--to", target, "--out", str(tmp_path / "out"))
