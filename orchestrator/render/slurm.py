@@ -12,7 +12,7 @@ STOP_MARGIN_S = 60
 
 _STEP = """#!/usr/bin/env bash
 # Usage: step.sh SCRIPT FILE. Runs SCRIPT, and sends it TERM, once, when FILE is there, for it to drain: a
-# signal by way of Slurm would go to all its children, and srun kills its step on TERM. Written by `pdctl render`.
+# signal by way of Slurm goes to all its children, and srun kills its step on TERM. Written by `pdctl render`.
 trap : TERM
 setsid "$1" &
 child=$!
