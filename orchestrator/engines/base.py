@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from orchestrator.core.frozen import frozen
 from orchestrator.core.transfer import KvShape
 from orchestrator.core.types import Endpoint, LegKind, Load, PathKind, Role
+from orchestrator.engines.capabilities import Capabilities
 from orchestrator.engines.wiring import Carriage as Carriage
 from orchestrator.engines.wiring import Encoders as Encoders
 from orchestrator.engines.wiring import Near as Near
@@ -76,6 +77,8 @@ class InstanceSpec:
     """Where files made for this instance are put before it starts."""
     encoders: Encoders | None = None
     """Who encodes images for the deployment, if anybody does; None for an encode instance itself."""
+    table: Capabilities | None = None
+    """The flags and variables that its version knows, where the topology brings them."""
     patience_s: float = 300.0
     """Longest that the router waits for a leg of a hand-off."""
     rank: int = 0

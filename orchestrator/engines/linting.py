@@ -39,7 +39,7 @@ class Writer:
         given = self.flag(spec, name)
         if given is not None or self.tables is None:
             return given
-        flag = self.tables(spec.version).table.flags.get(name)
+        flag = table_of(spec, self.tables).table.flags.get(name)
         return None if flag is None else flag.default
 
     def problem(
@@ -67,6 +67,11 @@ class Writer:
             rule=rule.name,
             severity=severity or rule.severity,
         )
+
+
+def table_of(spec: InstanceSpec, tables: Callable[[str | None], Known]) -> Known:
+    """The table that holds for an instance: the topology's own, else the one among `tables`."""
+    return tables(spec.version) if spec.table is None else Known(spec.table, exact=True)
 
 
 def one_per_pool(specs: Iterable[InstanceSpec]) -> list[InstanceSpec]:

@@ -9,7 +9,7 @@ from orchestrator.core.rules import WARN
 from orchestrator.engines import rules
 from orchestrator.engines.base import FlagValue, InstanceSpec, Setting
 from orchestrator.engines.capabilities import Capabilities, Flag, Known
-from orchestrator.engines.linting import Writer, one_per_pool
+from orchestrator.engines.linting import Writer, one_per_pool, table_of
 from orchestrator.errors import Problem
 
 Tables = Callable[[str | None], Known]
@@ -25,7 +25,7 @@ def against_table(writer: Writer, tables: Tables, prefixes: Mapping[str, bool]) 
     table is complete, False for those of libraries with versions of their own.
     """
     for spec in one_per_pool(writer.context.specs):
-        known = tables(spec.version)
+        known = table_of(spec, tables)
         if not known.exact:
             yield _unknown_version(writer, spec, known)
         for name, setting in writer.user(spec).items():
@@ -42,7 +42,7 @@ def _unknown_version(writer: Writer, spec: InstanceSpec, known: Known) -> Proble
         rules.UNKNOWN_VERSION,
         f"no table of flags and variables for version {spec.version}; held against that of "
         f"{known.table.version}",
-        hint="`pdctl engines inspect` makes one",
+        hint="`pdctl engines inspect` makes one for runtime.table",
     )
 
 

@@ -39,7 +39,7 @@ UNKNOWN_VERSION = Rule(
     "unknown-version",
     "The flags and variables of the engine's version are not known; the nearest version below stands in.",
     "A new flag looks mistyped, and one that went away looks good; findings about names are warnings then.",
-    "Look at what `pdctl engines inspect` says of the installed engine.",
+    "`pdctl engines inspect ENGINE --python PATH --write FILE`, and name the file in `runtime.table`.",
     WARN,
 )
 DEVICE_MAP = Rule(

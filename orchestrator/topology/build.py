@@ -152,6 +152,7 @@ def _base_spec(inputs: Inputs, part: Part, index: int, name: str) -> InstanceSpe
         disaggregated=pool.role is not Role.UNIFIED,
         options=dict(pool.options),
         revision=topology.model.revision,
+        table=inputs.tables.get(part.name),
         vocab_size=inputs.vocab_size,
         drain_s=part.profile.drain_s if pool.drain_timeout is None else pool.drain_timeout,
         patience_s=max(topology.router.timeouts.prefill, topology.router.timeouts.first_token),

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.core.fabric import Fabric
 from orchestrator.core.transfer import KvShape
 from orchestrator.engines.base import Carriage, Engine
+from orchestrator.engines.capabilities import Capabilities
 from orchestrator.errors import Problem
 from orchestrator.topology.load import Folder
 from orchestrator.topology.profiles import LaunchProfile
@@ -90,5 +91,7 @@ class Inputs:
     vocab_size: int | None = None
     fabrics: Mapping[str, Fabric] = field(default_factory=dict)
     kv: KvShape | None = None
+    tables: Mapping[str, Capabilities] = field(default_factory=dict)
+    """Tables of flags and variables that pools bring themselves, by pool."""
     found: tuple[Problem, ...] = ()
     """What was found while reading, and keeps nobody from a plan."""

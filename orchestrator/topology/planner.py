@@ -34,6 +34,7 @@ from orchestrator.topology.scheduling_schema import parse_plugin
 from orchestrator.topology.schema import Pool
 from orchestrator.topology.source import Place
 from orchestrator.topology.sources import sources
+from orchestrator.topology.tables import tables
 from orchestrator.topology.words import runtime_words
 
 DEFAULT_FILE = Path("topology.yaml")
@@ -82,7 +83,8 @@ def plan_file(
     references = _follow(found, shipped_roots() if roots is None else roots)
     saved, unreadable = fabrics_of(found)
     known = {**saved, **(fabrics or {})}
-    problems = [*found.problems, *references.problems, *unreadable]
+    own_tables, unread = tables(found)
+    problems = [*found.problems, *references.problems, *unreadable, *unread]
     if problems or found.topology is None:
         raise _refusal([*problems, *found.unset])
     topology = equipped(found.topology, known)
@@ -106,6 +108,7 @@ def plan_file(
         found=tuple(warnings),
         fabrics=known,
         kv=_kv(found),
+        tables=own_tables,
     )
     try:
         plan = build(inputs)

@@ -10,7 +10,7 @@ from orchestrator.core.types import Role
 from orchestrator.topology.router_schema import Router
 from orchestrator.topology.scheduling_schema import Scheduling
 from orchestrator.topology.slo_schema import SloClass, Tenant
-from orchestrator.topology.strict import Findings, Runtime, Strict, findings
+from orchestrator.topology.strict import EngineRuntime, Findings, Strict, findings
 from orchestrator.topology.values import (
     Count,
     CountOrNone,
@@ -192,7 +192,9 @@ class Pool(Strict):
     env: Env = Field(
         default_factory=dict, description="Extra environment; `null` removes a variable the profile sets."
     )
-    runtime: Runtime | None = Field(None, description="Where the engine is installed. Default: beside pdctl.")
+    runtime: EngineRuntime | None = Field(
+        None, description="Where the engine is installed. Default: beside pdctl."
+    )
     external: tuple[External, ...] | None = Field(
         None, min_length=1, description="Engines already running, instead of `instances`."
     )

@@ -42,3 +42,13 @@ class Runtime(Strict):
         if self.python is not None and self.command is not None:
             raise findings([(("command",), "give `python` or `command`, not both")])
         return self
+
+
+class EngineRuntime(Runtime):
+    """The environment an engine is started in: at most one of `python` and `command`."""
+
+    table: Text | None = Field(
+        None,
+        description="A file of the flags and variables that its version knows, as `pdctl engines inspect` "
+        "writes it. Default: the shipped one nearest to its version.",
+    )
