@@ -14,6 +14,9 @@ from orchestrator.engines.base import InstanceSpec, LintContext, Setting
 from orchestrator.engines.capabilities import Known
 from orchestrator.errors import Problem
 
+LEAST_BLOCK_TOKENS = 8
+"""Smaller blocks are a hash or two per token: too much to keep for what they would add."""
+
 _WHERE = re.compile(r"(?P<file>\S+\.ya?ml):(?P<line>\d+)")
 
 
@@ -77,6 +80,29 @@ def table_of(spec: InstanceSpec, tables: Callable[[str | None], Known]) -> Known
 def one_per_pool(specs: Iterable[InstanceSpec]) -> list[InstanceSpec]:
     """One instance of each pool: instances of a pool share what most rules look at."""
     return list({spec.pool: spec for spec in reversed(list(specs))}.values())[::-1]
+
+
+def kv_events(writer: Writer, size_flag: str, usual: int | None = None) -> Iterator[Problem]:
+    """Pools that are to tell of caches which cannot be indexed. `size_flag` says how large their blocks are,
+    `usual` how large they are if it does not."""
+    for spec in one_per_pool(writer.context.specs):
+        if not spec.kv_events:
+            continue
+        if spec.shape.dp > 1:
+            message = f"kv_events with dp: {spec.shape.dp}: each rank has a cache, and the engine chooses it"
+            yield writer.problem(spec, rules.KV_EVENTS, message, field="kv_events")
+        setting, size = writer.user(spec).get(size_flag), writer.value(spec, size_flag)
+        if size is None and "kv-events" in spec.ports:  # of an external engine nothing is known yet
+            size = usual
+        if isinstance(size, int) and size < LEAST_BLOCK_TOKENS:
+            yield writer.problem(
+                spec,
+                rules.KV_EVENTS,
+                f"kv_events with blocks of {size} token(s), not indexed under {LEAST_BLOCK_TOKENS}",
+                hint=f"write flags: {{{size_flag}: 64}} in the pool",
+                field=f"flags.{size_flag}",
+                at=setting,
+            )
 
 
 def sides(specs: Sequence[InstanceSpec]) -> Iterator[tuple[InstanceSpec, InstanceSpec]]:

@@ -15,13 +15,11 @@ from orchestrator.core.kvevents import BEGUN, LOST, Reset, Step
 from orchestrator.core.kvindex import WRONG, KvIndex
 from orchestrator.core.types import Role
 from orchestrator.engines.kv import KvSource, TellsCache
+from orchestrator.engines.linting import LEAST_BLOCK_TOKENS
 from orchestrator.router.kvfeed import Context, KvFeed
 from orchestrator.router.state import State
 
 log = logging.getLogger(__name__)
-
-LEAST_BLOCK_TOKENS = 8
-"""Smaller blocks are a hash or two per token: too much to keep for what they would add."""
 
 
 class Registry(Protocol):

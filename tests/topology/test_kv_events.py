@@ -91,3 +91,20 @@ def test_what_cannot_be_is_refused(tmp_path: Path, pool: str, said: str) -> None
     with pytest.raises(TopologyError) as error:
         plan(tmp_path, f"  u: {pool}")
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pool", "warned"),
+    [
+        ("engine: sglang", "blocks of 1 token"),
+        ("engine: sglang, flags: {page-size: 64}", ""),
+        ("engine: vllm", ""),
+        ("engine: vllm, dp: 2", "each rank has a cache"),
+        ("engine: sglang, external: [{url: 'http://h:1'}]", ""),
+    ],
+)
+def test_caches_that_cannot_be_indexed_are_warned_of(tmp_path: Path, pool: str, warned: str) -> None:
+    made = plan(tmp_path, f"  u: {{role: unified, kv_events: true, {pool}}}")
+    found = [warning for warning in made.warnings if "[kv-events]" in warning]
+    assert len(found) == bool(warned)
+    assert all(warned in warning for warning in found)

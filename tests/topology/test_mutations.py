@@ -143,6 +143,8 @@ BREAKS = (
     sglang("decode-radix-cache", f"{D}.flags.disaggregation-decode-enable-radix-cache=true",
            f"{D}.flags.enable-hisparse=true"),
     sglang("prefill-dp", f"{P}.dp=2", f"{P}.instances=1"),
+    sglang("kv-events", f"{P}.kv_events=true", warns=True),
+    vllm("kv-events", f"{P}.kv_events=true", *(f"{one}.flags.block-size=4" for one in (P, D)), warns=True),
     sglang("fake-transfer", f"{P}.transfer=fake", f"{D}.transfer=fake"),
     # Addresses and time.
     vllm("unroutable-address", f"{P}.env={{VLLM_NIXL_SIDE_CHANNEL_HOST: 0.0.0.0}}"),

@@ -106,6 +106,7 @@ def lint(context: LintContext) -> Sequence[Problem]:
         *_durations(writer),
         *_spanning(writer),
         *_devices(writer),
+        *linting.kv_events(writer, "page-size", 1),
         *linting.unroutable(writer, lambda spec: (spec.bind, None), "the bootstrap server's address"),
     ]
 

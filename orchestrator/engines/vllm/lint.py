@@ -92,6 +92,7 @@ def lint(context: LintContext) -> Sequence[Problem]:
         *_killed_early(writer),
         *_spanning(writer),
         *_devices(writer),
+        *linting.kv_events(writer, "block-size"),
         *linting.unroutable(writer, _side_channel, "the address that decode fetches KV from"),
     ]
 
