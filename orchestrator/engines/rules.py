@@ -167,7 +167,7 @@ PREFILL_DP = Rule(
 KV_EVENTS = Rule(
     "kv-events",
     "`kv_events` in a pool whose caches cannot be indexed: data parallelism, where each rank has a cache and "
-    "the engine chooses the rank, or blocks under 8 tokens (SGLang's pages are of one, unless told otherwise).",
+    "the engine chooses the rank, or blocks under 8 tokens (SGLang's are of one unless told otherwise).",
     "The events are published for nothing: requests go by the approximate index.",
     "Use as many instances with `dp: 1`; give SGLang `flags: {page-size: 64}`.",
     WARN,
