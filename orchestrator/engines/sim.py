@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from orchestrator.core.address import join_host_port
 from orchestrator.core.rules import Rule
 from orchestrator.core.types import Role
 from orchestrator.engines import base, flags, rules, sim_flags
@@ -20,8 +21,17 @@ from orchestrator.engines.vllm.command import family, shutdown_timeout_s
 from orchestrator.errors import Problem, TopologyError
 
 _PORTS = ("http", "bootstrap", "side-channel", "kv-events")
+_MEETING = ("dist", "master", "dp-rpc")
+"""Where the processes of an instance on several nodes meet, as the dialects call it."""
 _RULES = frozenset(
-    rule.name for rule in (*rules.PAIRS, rules.UNKNOWN_TRANSFER, rules.PREFILL_DP, rules.UNROUTABLE_ADDRESS)
+    rule.name
+    for rule in (
+        *rules.PAIRS,
+        rules.UNKNOWN_TRANSFER,
+        rules.PREFILL_DP,
+        rules.SPANNING_DP,
+        rules.UNROUTABLE_ADDRESS,
+    )
 )
 """The dialects' rules that hold for simulated engines too; the others are about real flags."""
 
@@ -39,7 +49,6 @@ class _Simulated:
     name: ClassVar[str] = "sim"
     hints: ClassVar[tuple[base.LogHint, ...]] = COMMON
     distributions: ClassVar[tuple[str, ...]] = ()
-    spans_nodes: ClassVar[bool] = False
     dies_of_unknown_tokens: ClassVar[bool] = False
     """Its vocabulary is known in any case."""
     rules: ClassVar[tuple[Rule, ...]] = rules.SHARED
@@ -76,6 +85,10 @@ class _Simulated:
         if self.dialect == "vllm":
             own.put("adapter", enable_server_load_tracking=True)
             own.put("plan", shutdown_timeout=shutdown_timeout_s(spec))
+        if spec.head_address is not None:
+            meeting = next(spec.ports[name] for name in _MEETING if name in spec.ports)
+            own.put("plan", nnodes=spec.shape.nnodes, node_rank=spec.rank)
+            own.put("plan", dist_init_addr=join_host_port(spec.head_address, meeting))
         if has_encoders(spec):
             assert spec.encoders is not None
             own.put("encoders", encoder_urls=list(spec.encoders.urls))
@@ -117,7 +130,8 @@ class _Simulated:
     def ports(self, role: Role, shape: Shape, transfer: str | None) -> tuple[PortNeed, ...]:
         """Those of the dialect that the simulator opens too."""
         needs = REAL[self.dialect].ports(role, shape, transfer)
-        opened = [need for need in needs if need.purpose in _PORTS]
+        wanted = (*_PORTS, *_MEETING) if shape.nnodes > 1 else _PORTS
+        opened = [need for need in needs if need.purpose in wanted]
         if self.dialect == "sglang" and role is Role.DECODE:
             opened = [need for need in opened if need.purpose != "bootstrap"]
         return tuple(opened)

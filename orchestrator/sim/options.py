@@ -63,6 +63,9 @@ class SimOptions:
     shutdown_timeout_s: float = 0.0
     drain_poll_s: float = 0.2
     encoder_urls: tuple[str, ...] = ()
+    nnodes: int = 1
+    node_rank: int = 0
+    dist_init_addr: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
 
     def env_s(self, name: str, default: float) -> float:
@@ -95,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=0, help="keys block hashes, ids and fault dice; not the text")
     _transfer_flags(p)
     _size_flags(p)
+    _rank_flags(p)
     p.add_argument("--api-key", default=None, help="key to demand as the real engine would")
     p.add_argument(
         "--enable-cache-report",
@@ -131,6 +135,12 @@ def parser() -> argparse.ArgumentParser:
         help="SGLang: how often, in real seconds, a draining server looks whether it is idle (really: 5)",
     )
     return p
+
+
+def _rank_flags(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--nnodes", type=int, default=1, help="nodes that the engine spans, a process on each")
+    p.add_argument("--node-rank", type=int, default=0, help="which of them this process is; 0 serves")
+    p.add_argument("--dist-init-addr", default="", help="HOST:PORT where the processes meet, process 0's")
 
 
 def _transfer_flags(p: argparse.ArgumentParser) -> None:
@@ -253,6 +263,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> SimOption
         tells = _answers(a.tells or "{}")
     except ValueError as error:
         p.error(f"--tells {error}")
+    if not 0 <= a.node_rank < a.nnodes or (a.nnodes > 1) != bool(a.dist_init_addr):
+        p.error("--node-rank is below --nnodes, and several nodes need --dist-init-addr HOST:PORT")
     return SimOptions(
         dialect=dialect, role=a.role, host=a.host, port=a.port,
         served_model_name=a.served_model_name or a.model_path, model_path=a.model_path,
@@ -268,7 +280,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> SimOption
         recompute=a.kv_load_failure_policy == "recompute", api_key=a.api_key, cache_report=a.cache_report,
         load_tracking=a.load_tracking, faults=a.faults, tells=tells, load_delay_s=a.load_delay_s,
         shutdown_timeout_s=a.shutdown_timeout_s, drain_poll_s=a.drain_poll_s,
-        encoder_urls=tuple(a.encoder_urls), env=dict(env),
+        encoder_urls=tuple(a.encoder_urls), nnodes=a.nnodes, node_rank=a.node_rank,
+        dist_init_addr=a.dist_init_addr, env=dict(env),
     )  # fmt: skip
 
 

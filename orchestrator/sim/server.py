@@ -20,6 +20,7 @@ from orchestrator.sim.faults import BadFault, Rule, parse
 from orchestrator.sim.host import Host, answer
 from orchestrator.sim.kvpublish import KvPublisher, KvTeller
 from orchestrator.sim.options import SimOptions
+from orchestrator.sim.ranks import Head
 from orchestrator.sim.replies import Failure
 from orchestrator.wire.exchange import Exchange
 from orchestrator.wire.server import Server, WireLimits, serve
@@ -57,6 +58,7 @@ class Instance:
         self._server: Server | None = None
         self._control: Server | None = None
         self._over = asyncio.Event()
+        self._head = Head(options, die)
         self._frozen = False
         if options.faults:
             self.host.faults.add(parse(options.faults))
@@ -74,6 +76,7 @@ class Instance:
         if options.kv_events_port is not None:
             self._publish(options.kv_events_port)
         await self.dialect.start()
+        await self._head.gather()
         if options.load_delay_s:
             await host.sleep(options.load_delay_s)
         self._server = await serve(self._handle, host=options.host, port=options.port, limits=LIMITS)
@@ -100,6 +103,7 @@ class Instance:
         if self.host.engine.teller is not None:
             self.host.engine.teller.publisher.close()
             self.host.engine.teller = None
+        self._head.dismiss()
         self.dialect.close()
         for server in (self._server, self._control):
             if server is not None:

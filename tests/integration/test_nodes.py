@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deployment import MODEL, Deployment, eventually, sim
+from deployment import GUARD_S, MODEL, Deployment, eventually, sim
 from portshare import free_ports
 
 from orchestrator.launch.paths import StateDir, controller_pid
@@ -99,3 +99,29 @@ def test_a_node_that_is_not_there_or_has_nothing_to_do_is_refused(made: Deployme
     assert done.returncode == 2
     assert "its engines run on several hosts (10.0.0.0, 10.0.0.1); which one is this?" in done.stderr
     assert "--node NAME` on each, with the name of its node: a, b" in done.stderr
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "vllm"])
+def test_an_instance_on_two_nodes_serves_and_is_ended_by_its_first_process(
+    made: Deployment, dialect: str
+) -> None:
+    pools = made.topology["pools"]
+    pools["prefill"] = sim("prefill", dialect) | {"nodes": ["a", "b"], "nnodes": 2}
+    pools["decode"] = sim("decode", dialect) | {"nodes": ["b"]}
+    made.write()
+    # Neither is ready without the other.
+    second = made.start("up", "--detach", "--node", "b")
+    up(made, "a")
+    said, errors = second.communicate(timeout=GUARD_S)
+    assert second.returncode == 0, (said, errors)
+    assert set(pids(made, "b")) == {"prefill-0.1", "decode-0"}
+    made.serves("prefill-0", "decode-0")
+    assert set(made.endpoints()) == {"prefill-0", "decode-0"}, "further processes are no endpoints"
+    body = {"model": MODEL, "prompt": "hello", "max_tokens": 4}
+    assert made.client.post("/v1/completions", json=body).status_code == 200
+    follower = pids(made, "b")["prefill-0.1"]
+    assert made.pdctl("down", "--node", "a").returncode == 0
+    log = state(made, "b").log("controller")
+    eventually(lambda: "prefill-0.1: exited with code 0 while it was serving" in log.read_text())
+    assert pids(made, "b")["prefill-0.1"] != follower
+    assert made.pdctl("down", "--node", "b", "--force").returncode == 0
