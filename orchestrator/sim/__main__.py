@@ -28,8 +28,8 @@ async def _run(options: SimOptions) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run; 0 after a stop in good order, 1 when a port is taken or process 0 is lost, 2 for options that cannot
-    work, 130 when interrupted before it listens."""
+    """Run; 0 after a stop in good order, 1 when a port is taken or process 0 is lost, 2 for options that
+    cannot work, 130 when interrupted before it listens."""
     options = parse(argv, os.environ)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
