@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from orchestrator.core.address import split_host_port
 from orchestrator.sim.dialect import NOT_FOUND
@@ -47,7 +48,8 @@ class Head:
         self._others.append(writer)
         if len(self._others) == self._missing:
             self._complete.set()
-        await reader.read()
+        with suppress(ConnectionError):  # it died with something unread
+            await reader.read()
         if not self._dismissed:
             self._die(f"node rank {rank} is gone")
 
@@ -85,7 +87,8 @@ async def _life(options: SimOptions, say: Callable[[str], None]) -> int:
         server = await serve(_dummy, host=options.host, port=options.port)
         say(f"node rank {options.node_rank}: /health on port {server.port}")
     if line == _GO:
-        line = await reader.readline()
+        with suppress(ConnectionError):
+            line = await reader.readline()
     writer.close()
     if server is not None:
         server.close()
