@@ -10,8 +10,8 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.core.address import is_loopback
-from orchestrator.core.fabric import Fabric, Installed, differences
-from orchestrator.core.nicmap import nic_map
+from orchestrator.core.fabric import Fabric, Installed, differences, distance
+from orchestrator.core.nicmap import Pick, nic_map
 from orchestrator.core.transfer import kv_shape
 from orchestrator.errors import PdctlError, PluginError, Problem, TopologyError
 from orchestrator.fabric import host
@@ -66,11 +66,10 @@ def examine(
         fabric = replace(fabric, installed=tuple(_environments(found, node, ask)))
     changed = tuple(_changed(found, node, fabric)) if live or root != host.HERE else ()
     holders = listening(*node.ports) if live else []
-    gpus = node.gpus if "gpus" in node.model_fields_set else None
     return Report(
         node=fabric,
         name=node.name,
-        nics_of_gpus=as_told(nic_map(fabric, gpus, node.nics_per_gpu)),
+        nics_of_gpus=as_told(_in_use(node, fabric)),
         ports=node.ports if live else None,
         ports_taken=tuple(PortUse(holder.port, str(holder)) for holder in holders),
         model=_model(found),
@@ -127,6 +126,20 @@ def _saved(found: Draft, node: Node) -> Fabric:
     if fabric is None:
         raise TopologyError(problems)
     return fabric
+
+
+def _in_use(node: Node, fabric: Fabric) -> tuple[Pick, ...]:
+    """The NICs that a plan gives the node's GPUs: those written for it, else those that follow."""
+    gpus = node.gpus if "gpus" in node.model_fields_set else tuple(gpu.index for gpu in fabric.gpus)
+    if "nics" not in node.model_fields_set:
+        return nic_map(fabric, gpus, node.nics_per_gpu)
+    picks = []
+    for gpu in fabric.gpus:
+        nics = [nic for name in node.nics.near((gpu.index,)) if (nic := fabric.nic(name)) is not None]
+        if nics and gpu.index in gpus:
+            far = max(distance(gpu, nic, fabric.told) for nic in nics)
+            picks.append(Pick(gpu.index, tuple(nic.name for nic in nics), far))
+    return tuple(picks)
 
 
 def _changed(found: Draft, node: Node, fabric: Fabric) -> Iterator[str]:

@@ -168,3 +168,11 @@ def test_a_topology_that_writes_no_nodes(tmp_path: Path) -> None:
     with_gpus = read(hosttree.unfold("nic-down", tmp_path / "root"))
     report = examine(tmp_path / "t.yaml", environ={"HOME": "/me"}, ask=None, look=lambda _: with_gpus)
     assert (report.name, len(report.node.gpus), report.findings) == ("local", 8, ())
+
+
+def test_nics_by_hand_are_shown_as_they_are_used(two: Path, tmp_path: Path) -> None:
+    root = hosttree.unfold("pcie-two-numa", tmp_path / "pcie")
+    by_hand = "gpus: 3, nics: {0: mlx5_0, 2: [mlx5_0, mlx5_1], 3: mlx5_1}"
+    two.write_text(two.read_text().replace("address: 10.255.255.2", f"address: 10.255.255.2, {by_hand}"))
+    told = [(one.gpu, one.nics, one.distance) for one in examined(two, "c", root=root).nics_of_gpus]
+    assert told == [(0, ("mlx5_0",), "NODE"), (2, ("mlx5_0", "mlx5_1"), "SYS")]
