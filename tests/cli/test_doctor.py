@@ -79,12 +79,12 @@ def test_up_tells_where_the_host_is_not_as_its_file_says(tmp_path: Path) -> None
             "name": "t",
             "model": {"path": "m"},
             "state_dir": "./state",
-            "nodes": [{"name": "a", "fabric": "a.json", "ports": f"{port}-{port}"}],
+            "nodes": [{"name": "a", "fabric": "a.json", "ports": f"{port}-{port + 9}"}],
             "pools": {"all": {"role": "unified", "engine": "sim"}},
             "router": {"kind": "none"},
         }
         (tmp_path / "t.yaml").write_text(json.dumps(topology))
         done = CliRunner().invoke(app, ["up", str(tmp_path / "t.yaml")])
     assert "warning: a.json is out of date: RDMA device mlx5_0 is gone" in done.output
-    # Nothing is started: its one port is taken.
+    # Nothing is started: its first port is taken.
     assert done.exit_code != 0
