@@ -198,6 +198,14 @@ class RouterMetrics(Collector):
         """Count a failed attempt that could be made up for; `result` is `again`, or why it was not."""
         self._counters["pdctl_retries_total"].add((kind, str(result)))
 
+    def canary(self, prefill: str, decode: str, result: str) -> None:
+        """Count a try of a pair; `result` is what is thought of it now, or what was found."""
+        self._counters["pdctl_canaries_total"].add((prefill, decode, result))
+
+    def alarm(self, endpoint: str, alarm: str, times: float) -> None:
+        """Count what must not happen to KV, and did."""
+        self._counters["pdctl_kv_alarms_total"].add((endpoint, alarm), times)
+
     def stage(self, name: str, seconds: float) -> None:
         """Count one stage of a request (`queue`, `prefill`, ...)."""
         self._stage_s.observe((name,), seconds)

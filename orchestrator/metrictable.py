@@ -49,6 +49,11 @@ METRICS: tuple[Metric, ...] = (
         "Failed attempts that could be made up for, and whether they were.",
         ("kind", "result"),
     ),
+    Metric(
+        "pdctl_canaries_total", "counter", "Pairs tried by a known question.", ("prefill", "decode", "result")
+    ),
+    Metric("pdctl_pairs", "gauge", "Pairs of endpoints by what is thought of them.", ("standing",)),
+    Metric("pdctl_kv_alarms_total", "counter", "What must not happen to KV, and did.", ("endpoint", "alarm")),
     Metric("pdctl_policy_errors_total", "counter", "Policies that failed and were bypassed.", ("policy",)),
     Metric("pdctl_endpoint_ready", "gauge", "1 while it may be given work.", ("endpoint", "pool", "role")),
     Metric("pdctl_endpoint_inflight_requests", "gauge", "Legs given to it and not ended.", ("endpoint",)),

@@ -161,6 +161,9 @@ def test_every_method_feeds_its_metric() -> None:
     metrics.probe_error("d0", "ready", "refused")
     metrics.reload("ok")
     metrics.retried("retry", "again")
+    metrics.canary("p0", "d0", "good")
+    metrics.alarm("p0", "expired", 2)
+    metrics.follow("pdctl_pairs", lambda: {("good",): 1.0})
     metrics.promise("interactive", "kept")
     metrics.decision("written", 3)
     for field in ("prompt", "hit", "ceiling"):

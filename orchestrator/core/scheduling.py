@@ -12,6 +12,7 @@ from orchestrator.core.admission import Drain
 from orchestrator.core.choosing import AllFiltered, OnPolicyError, RoleProfile, choose
 from orchestrator.core.choosing import least_work as least_work
 from orchestrator.core.contracts import Assign, Bind, Context, Decision, Reject, Spent
+from orchestrator.core.fleet import Fleet
 from orchestrator.core.frozen import frozen
 from orchestrator.core.inflight import Ledger, expected_kv_tokens
 from orchestrator.core.outlook import NoOutlook, Outlook, Promise
@@ -41,31 +42,6 @@ Places = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 _ONE_ENDPOINT = frozenset({PathKind.TOKENIZE, PathKind.EMBED})
 """Kinds that are never handed off: any endpoint that serves them will do, whatever its role."""
-
-
-@frozen(frozen=True, slots=True)
-class Fleet:
-    """The endpoints that may be given a request: ready, of its model, serving its path.
-
-    `single` are those that answer it alone; `prefill` and `decode` answer it together.
-    """
-
-    prefill: tuple[Endpoint, ...] = ()
-    decode: tuple[Endpoint, ...] = ()
-    single: tuple[Endpoint, ...] = ()
-
-    @property
-    def usable(self) -> bool:
-        """Whether there is any route at all."""
-        return bool(self.single or (self.prefill and self.decode))
-
-    def without(self, avoid: Sequence[str]) -> Fleet:
-        """The fleet but for endpoints to avoid; where a route needs one of them all the same, it stays."""
-        roles = (self.prefill, self.decode, self.single)
-        others = [tuple(e for e in role if e.id not in avoid) for role in roles]
-        if Fleet(*others).usable:
-            return Fleet(*others)
-        return Fleet(*(left or role for left, role in zip(others, roles, strict=True)))
 
 
 @frozen(frozen=True, slots=True)
@@ -106,7 +82,10 @@ class SchedulingProfile:
                     if prefill.id == first.chosen:
                         break
                 asking = _asking(context, Role.DECODE, prefill)
-                second = choose(self.decode, request, fleet.decode, asking, on_error)
+                decode = fleet.decode
+                if prefill.shuns:
+                    decode = tuple(e for e in decode if e.id not in prefill.shuns)
+                second = choose(self.decode, request, decode, asking, on_error)
                 if isinstance(second, Choice):
                     return Routed(Route(decode=second.chosen, prefill=first.chosen), (first, second))
                 full[Role.DECODE] = second
@@ -193,6 +172,7 @@ class ImmediateScheduler:
         self._incarnations: dict[str, str] = {}
         self._pages: dict[str, int | None] = {}
         self._places: dict[tuple[str, PathKind], Places] = {}
+        self._limited = False
 
     heeds: ClassVar[frozenset[str]] = frozenset({"first_token", "done"})
     """What of a leg's progress changes anything here; it need not be told the rest."""
@@ -256,10 +236,11 @@ class ImmediateScheduler:
         route = self.ledger.route(request.id)
         snapshot = self.ledger.snapshot(now_s)
         promise = self._outlook.promise(request, now_s)
-        decode = self._fleet(request, snapshot).decode
+        prefill = next((e for e in snapshot.endpoints if e.id == route.prefill), None)
+        shuns = frozenset() if prefill is None else prefill.shuns
+        decode = [e for e in self._fleet(request, snapshot).decode if e.id not in shuns]
         if not decode:
             return (Spent(request.id),)
-        prefill = next((e for e in snapshot.endpoints if e.id == route.prefill), None)
         context = self._context(request, snapshot, Role.DECODE, promise, prefill, now_s)
         chosen = choose(self.profile.decode, request, decode, context, self._on_policy_error)
         if not isinstance(chosen, Choice):
@@ -295,6 +276,7 @@ class ImmediateScheduler:
         self._incarnations = incarnations
         self._pages = {e.id: e.block_size for e in snapshot.endpoints}
         self._places.clear()
+        self._limited = any(e.shuns or e.cap is not None for e in snapshot.endpoints)
         self.ledger.observe(snapshot.endpoints)
         self._outlook.observe(snapshot, now_s)
         return ()
@@ -342,6 +324,8 @@ class ImmediateScheduler:
         at = snapshot.endpoints.__getitem__
         prefill, decode, single = places
         fleet = Fleet(tuple(map(at, prefill)), tuple(map(at, decode)), tuple(map(at, single)))
+        if self._limited:
+            fleet = fleet.limited()
         return fleet.without(request.avoid) if request.avoid else fleet
 
     def _find_places(self, request: RequestView, snapshot: Snapshot) -> Places:

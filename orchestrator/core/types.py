@@ -90,6 +90,9 @@ class Load:
     """Requests whose prompt is computed or waits to be; one whose KV is only being passed on is none."""
     counters: Mapping[str, float] = field(default_factory=dict)
     """What a predictor may learn from, each only growing within one life, under the names of `COUNTERS`."""
+    alarms: Mapping[str, float] = field(default_factory=dict)
+    """Counts of what must not happen to KV, each only growing within one life: `expired` (handed over to
+    nobody in time), `after-expiry` (fetched when it may have been another prompt's already)."""
 
 
 COUNTERS: Mapping[str, str] = {
@@ -146,6 +149,10 @@ class Endpoint:
     ready_since_s: float | None = None
     """When it last became ready (router's monotonic clock), as it does anew with each incarnation; None:
     not known, or not ready."""
+    shuns: frozenset[str] = frozenset()
+    """Decode endpoints that must not fetch what it prefills: together they fail, or are not tried."""
+    cap: int | None = None
+    """The most requests it may have at once while it is new, or tried after failures; None: any number."""
 
     requests: int = field(init=False, compare=False, default=0)
     """Requests there now: those last reported, corrected by what the router gave and saw end since.

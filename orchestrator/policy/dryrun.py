@@ -9,10 +9,11 @@ from random import Random
 
 from orchestrator.core.choosing import OnPolicyError, Step
 from orchestrator.core.contracts import Context, PlannedOrder, PrefixReader, Scorer, Waiting
+from orchestrator.core.fleet import Fleet
 from orchestrator.core.late.scheduler import ONE_ENDPOINT
 from orchestrator.core.lateprofile import LateProfile, LateRole
 from orchestrator.core.prediction import Predictor
-from orchestrator.core.scheduling import Fleet, Routed, SchedulingProfile
+from orchestrator.core.scheduling import Routed, SchedulingProfile
 from orchestrator.core.slo import Classes
 from orchestrator.core.types import Endpoint, PathKind, RequestView, Role, Route, Snapshot
 from orchestrator.errors import PolicyError

@@ -63,7 +63,7 @@ class Control:
     `reload` reads the plan anew and raises PdctlError when it keeps the old one, or should. `forget` drops
     what is believed of an endpoint's prefix cache. `inflight` is what an endpoint has been given.
     `draining` says that the router itself is stopping, `kv` what is known by an endpoint's KV events, if any
-    are wanted.
+    are wanted, `pairs` what is thought of the pairs of endpoints.
     """
 
     registry: Registry
@@ -77,6 +77,7 @@ class Control:
     draining: Callable[[], bool]
     kv: Callable[[str], Mapping[str, Any] | None]
     version: str
+    pairs: Callable[[], Mapping[str, Any]] = dict
 
 
 class Admin:
@@ -152,7 +153,8 @@ class Admin:
     def _endpoints(self, exchange: Exchange) -> None:
         now_s = self._control.clock.now_s()
         shown = [self._show(s, now_s) for s in self._control.registry.states()]
-        _reply(exchange, 200, {"endpoints": shown, "inflight": self._control.requests()})
+        told = {"endpoints": shown, "inflight": self._control.requests(), "pairs": self._control.pairs()}
+        _reply(exchange, 200, told)
 
     def _show(self, state: State, now_s: float) -> dict[str, Any]:
         plan = state.plan
@@ -167,6 +169,8 @@ class Admin:
             "joined": state.joined,
             "gated": state.gated,
             "circuit": str(state.breaker.circuit),
+            "cap": state.cap,
+            "shuns": sorted(state.shuns),
             "gates": sorted(state.gates),
             "hung": self._control.registry.hang(plan.name),
             "for_s": round(now_s - state.since_s, 3),

@@ -14,6 +14,7 @@ from orchestrator.clock import Clock
 from orchestrator.core.address import join_host_port, split_http_url
 from orchestrator.core.contracts import Scheduler
 from orchestrator.core.hang import Signs
+from orchestrator.core.pairs import Pairs
 from orchestrator.core.retry import RetryBudget
 from orchestrator.core.types import End, Endpoint, Outcome, PathKind, Snapshot
 from orchestrator.engines.base import HttpCall
@@ -136,6 +137,15 @@ class RouterApp:
     def shared(self) -> road.Road:
         """What units of legs share."""
         return self._dispatch.road
+
+    def new_id(self) -> str:
+        """An id for a request of the router's own."""
+        return self._dispatch.new_id()
+
+    @property
+    def pairs(self) -> Pairs:
+        """What is thought of pairs of endpoints."""
+        return self._dispatch.pairs
 
     @property
     def rooms(self) -> Rooms:

@@ -8,11 +8,12 @@ from random import Random
 from typing import Protocol
 
 from orchestrator.core.contracts import Assign, Bind, Decision, Reject, Spent
+from orchestrator.core.pairs import Pairs
 from orchestrator.core.retry import RetryBudget, Tries, Verdict
 from orchestrator.core.slo import SloClass
 from orchestrator.core.tenants import Tenants
 from orchestrator.core.types import End, Outcome, PathKind, RequestView
-from orchestrator.errors import NoCapacity, Overloaded, RequestError
+from orchestrator.errors import LegFailed, NoCapacity, Overloaded, RequestError
 from orchestrator.router import handover, intake, replies
 from orchestrator.router.answer import Answer
 from orchestrator.router.continuing import Lasting
@@ -30,6 +31,9 @@ from orchestrator.wire.exchange import Exchange
 log = logging.getLogger(__name__)
 
 NO_ROOMS = range(0)
+
+BLAMELESS = frozenset({"internal", "engine-hung", "connect-failed", "total-deadline", "handoff-expired"})
+"""Reasons of failures that are nobody's, or that the registry has found by itself."""
 
 
 class Counts(intake.Counts, Protocol):
@@ -82,6 +86,7 @@ class Dispatch:
         self.recorder = recorder
         self.tokens = tokens
         self.budget = RetryBudget() if budget is None else budget
+        self.pairs = Pairs()
         self.tenants = Tenants(settings.tenants)
         self.lives: set[Life] = set()
         self._rng = rng
@@ -178,6 +183,8 @@ class Life(Record):
                 raise refusal(decision)
             assert isinstance(decision, Assign)
             self.assign, self.route = decision, decision.route
+            if home.pairs.lazy and self.route.prefill is not None:
+                home.pairs.used((self.route.prefill, self.route.decode))
             home.tenants.assigned(self.id, home.road.clock.now_s())
             home.counts.stage("queue", queued_s)
             items = handover.plan(
@@ -240,6 +247,9 @@ class Life(Record):
         """Every leg is over, and the client has everything."""
         assert self._unit is not None
         try:
+            route, pairs = self.route, self._home.pairs
+            if pairs.failing and route is not None and route.prefill is not None:
+                pairs.well((route.prefill, route.decode))
             usage = self._unit.usage()
             self.usage = usage if self._lasting is None else self._lasting.total(usage)
         except Exception:  # noqa: BLE001  as above; the client has everything
@@ -251,6 +261,7 @@ class Life(Record):
         """The legs have failed and are aborted: once more elsewhere if the client has nothing of it yet."""
         home, unit = self._home, self._unit
         assert unit is not None
+        self._blame(error, unit.failed_at)
         begun, lasting, rest = self.exchange.started, self._lasting, None
         if begun:
             # The client has a part of it: all that can be done is to go on with the rest.
@@ -279,6 +290,17 @@ class Life(Record):
             view = replace(view, prompt_tokens=asked.prompt_tokens + sent, max_tokens=left)
             self._ask = self._ask._replace(body=rest)
         self._submit(replace(view, avoid=(*view.avoid, *unit.failed_at)))
+
+    def _blame(self, error: RequestError, endpoints: tuple[str, ...]) -> None:
+        """Note against whom an engine's failure speaks: its endpoint, and the pair if there is one."""
+        home, route = self._home, self.route
+        if error.http_status < 500 or error.reason in BLAMELESS:
+            return
+        for endpoint in endpoints:
+            home.road.signs_of(endpoint).failing = True
+            home.registry.failed(endpoint)
+        if route is not None and route.prefill is not None and isinstance(error, LegFailed):
+            home.pairs.failed((route.prefill, route.decode), home.road.clock.now_s())
 
     # -- how it ends
 

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from orchestrator import plugins
 from orchestrator.clock import Clock
+from orchestrator.core.breaker import Circuit
+from orchestrator.core.ramp import allowance
 from orchestrator.core.types import Endpoint, Inflight, Load, PathKind, Snapshot
 from orchestrator.engines.base import Engine
 from orchestrator.engines.told import Side, contradictions, grave
+from orchestrator.router.adapters import adapters
 from orchestrator.router.ask import refused
 from orchestrator.router.fitting import apart
 from orchestrator.router.gates import OPERATOR, GateFile
@@ -22,6 +24,9 @@ from orchestrator.router.state import State, another_process, same_process
 from orchestrator.topology.plan import InstancePlan, Plan
 
 log = logging.getLogger(__name__)
+
+
+_NOBODY: frozenset[str] = frozenset()
 
 
 class Counts(Protocol):
@@ -33,6 +38,10 @@ class Counts(Protocol):
 
     def incarnation(self, endpoint: str) -> None:
         """A new process is behind an endpoint."""
+        ...
+
+    def alarm(self, endpoint: str, alarm: str, times: float) -> None:
+        """An engine has counted something that must not happen to KV."""
         ...
 
 
@@ -68,6 +77,7 @@ class Registry:
         self._on_incarnation: list[Callable[[str], None]] = []
         self._on_suspect: list[Callable[[str], None]] = []
         self._on_hung: list[Callable[[str, str], None]] = []
+        self._on_alarm: list[Callable[[str, str], None]] = []
         self._plan = plan
         self._gate_file = gates or GateFile(None)
         self._gates = self._gate_file.load()
@@ -127,6 +137,10 @@ class Registry:
     def on_hung(self, callback: Callable[[str, str], None]) -> None:
         """Call `callback(endpoint_id, why)` when its counters have stood still for too long."""
         self._on_hung.append(callback)
+
+    def on_alarm(self, callback: Callable[[str, str], None]) -> None:
+        """Call `callback(endpoint_id, alarm)` when an engine counts what must not happen to KV."""
+        self._on_alarm.append(callback)
 
     # What the operator and the controller say.
 
@@ -209,6 +223,24 @@ class Registry:
         told = state is not None and state.load is not None and state.load.progress is not None
         return state.moved_s if state is not None and told else -inf
 
+    def failed(self, endpoint_id: str) -> None:
+        """An engine failed at a leg: after several in a row it is given nothing until it is tried again."""
+        state = self._states.get(endpoint_id)
+        if state is not None:
+            was = state.ready
+            if state.breaker.failed(self._clock.now_s()):
+                state.why = f"{state.breaker.failures} requests in a row have failed there"
+                self._moved(state, was, "failures")
+
+    def keep_apart(self, apart: Mapping[str, frozenset[str]]) -> None:
+        """By endpoint, those whom it must not be paired with: decode sides, or itself if it serves alone."""
+        for name, state in self._states.items():
+            shuns = apart.get(name, _NOBODY)
+            if shuns != state.shuns:
+                was, state.shuns = state.ready, shuns
+                state.why = "gives wrong answers" if state.bad else state.why
+                self._moved(state, was, "pair")
+
     def hangs(self, endpoint_id: str, silent_s: float) -> None:
         """It has work, and has shown no sign of life for so long: nothing for it until it is tried again."""
         state = self._states.get(endpoint_id)
@@ -234,6 +266,11 @@ class Registry:
         if state.breaker.look(self._clock.now_s()):
             self._moved(state, was, "half-open")
             was = state.ready
+        cap = self._cap(state)
+        if cap != state.cap:
+            state.cap = cap
+            state.changed()
+            self._changed()
         if state.joined and not state.health.fit:
             state.joined = False
             self._sort_out(state, was, str(answer))
@@ -264,12 +301,19 @@ class Registry:
     def loaded(self, endpoint_id: str, load: Load) -> None:
         """Take in what an engine says of its load."""
         state = self._states[endpoint_id]
-        replaced = another_process(state.load, load)
+        before, replaced = state.load, another_process(state.load, load)
         given = self._inflight(endpoint_id).requests > 0
         stalled_s = state.read(load, self._clock.now_s(), given)
         if replaced:
             self._replaced(state)
             return
+        for alarm, count in load.alarms.items():
+            new = 0.0 if before is None else count - before.alarms.get(alarm, count)
+            if new > 0:
+                self._counts.alarm(endpoint_id, alarm, new)
+                log.warning("KV alarm", extra={"endpoint": endpoint_id, "alarm": alarm, "times": new})
+                for on_alarm in self._on_alarm:
+                    on_alarm(endpoint_id, alarm)
         hung = stalled_s >= self._stalled_s(state)
         if hung is not state.hung:
             was, state.hung = state.ready, hung
@@ -348,10 +392,17 @@ class Registry:
         self._sort_out(state, was, "incarnation")
         self._tell(self._on_suspect, state.plan.name)
 
+    def _cap(self, state: State) -> int | None:
+        """How much it may be given at once."""
+        tried = state.breaker.circuit is Circuit.CLOSED
+        return allowance(self._clock.now_s() - state.since_s, tried=tried)
+
     def _moved(self, state: State, was: bool, cause: str) -> None:
-        state.changed()
         if state.ready != was:
             state.since_s = self._clock.now_s()
+        state.cap = self._cap(state)
+        state.changed()
+        if state.ready != was:
             to = "ready" if state.ready else "out"
             self._counts.endpoint_changed(state.plan.name, to, cause)
             level = logging.INFO if state.ready or cause == "gate" else logging.WARNING
@@ -373,18 +424,3 @@ class Registry:
     def _tell(callbacks: Iterable[Callable[[str], None]], endpoint_id: str) -> None:
         for callback in callbacks:
             callback(endpoint_id)
-
-
-def adapters(plan: Plan) -> dict[str, Engine]:
-    """The adapter of each instance by name; instances of one engine and equal options share one.
-
-    Raises PluginError for an engine that does not load.
-    """
-    made: dict[tuple[str, str], Engine] = {}
-    for instance in plan.instances:
-        key = (instance.engine, repr(instance.options))
-        if key not in made:
-            found = plugins.resolve("pdctl.engines", instance.engine, plan.base_dir)
-            adapter = cast(Engine, found() if isinstance(found, type) else found)
-            made[key] = adapter.bind(instance.options)
-    return {i.name: made[i.engine, repr(i.options)] for i in plan.instances}

@@ -1,4 +1,4 @@
-"""What the prefix index and the predictor count of themselves, as metrics."""
+"""What the prefix index, the predictor and the pairs of endpoints count of themselves, as metrics."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ Check = Callable[[], PrefixCheck]
 Values = Mapping[tuple[str, ...], float]
 
 
-def follow(metrics: RouterMetrics, check: Check, predictor: Predictor) -> None:
+def follow(metrics: RouterMetrics, check: Check, predictor: Predictor, pairs: Callable[[], Values]) -> None:
     """Have `metrics` read what the PrefixCheck in use has counted and its index holds, and how good the
-    predictor was, if it keeps books of that."""
+    predictor was, if it keeps books of that; `pairs` is how many stand how."""
     if isinstance(predictor, Accountable):
         metrics.watch_predictions(predictor.report)
     for field in ("prompt", "hit", "ceiling"):
         metrics.follow(f"pdctl_prefix_{field}_tokens_total", partial(_hits, check, field))
     for field in ("predicted", "reported", "wrong"):
         metrics.follow(f"pdctl_prefix_{field}_tokens_total", partial(_checked, check, field))
+    metrics.follow("pdctl_pairs", pairs)
     metrics.follow("pdctl_prefix_blocks", lambda: _held(check().index, PrefixIndex.blocks))
     metrics.follow("pdctl_prefix_capacity_blocks", lambda: _held(check().index, PrefixIndex.capacity))
 

@@ -40,6 +40,10 @@ class Registry(Protocol):
         """A leg met trouble at the endpoint below HTTP."""
         ...
 
+    def failed(self, endpoint_id: str) -> None:
+        """An engine failed at a leg."""
+        ...
+
     def well(self, endpoint_id: str) -> None:
         """A leg has been answered there, the first since something went wrong."""
         ...

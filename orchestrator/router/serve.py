@@ -24,6 +24,7 @@ from orchestrator.metrics import RouterMetrics
 from orchestrator.router import figures, logs
 from orchestrator.router.admin import Admin, Control, Reload
 from orchestrator.router.app import RouterApp
+from orchestrator.router.canaries import Canaries
 from orchestrator.router.decisions import DecisionLog
 from orchestrator.router.endpoints import Registry
 from orchestrator.router.gates import GateFile
@@ -123,9 +124,20 @@ class Router:
             self._prober.poll,
             tokens=self._kv.tokens,
         )
-        figures.follow(self.metrics, lambda: self.scheduler.cached, self.predictor)
+        self._canaries = self._make_canaries()
+        figures.follow(self.metrics, lambda: self.scheduler.cached, self.predictor, self._canaries.counts)
         self.metrics.watch(lambda: self.scheduler.ledger.snapshot(self._clock.now_s()))
         self.admin = Admin(self._control(), router.credentials.admin_key)
+
+    def _make_canaries(self) -> Canaries:
+        return Canaries(
+            self.registry,
+            self.app,
+            self._probe_pool,
+            self.metrics,
+            self._clock,
+            lambda: self._prober.key,
+        )
 
     @property
     def url(self) -> str:
@@ -150,6 +162,8 @@ class Router:
         except PdctlError:
             await self.close()
             raise
+        if router.canaries:
+            self._canaries.start()
         self._tick_lag(None)
         log.info(
             "serving",
@@ -189,6 +203,7 @@ class Router:
             self._lag.cancel()
         await self.app.close()
         await self._listening.close()
+        await self._canaries.close()
         await self._prober.close()
         self._kv.close()
         await self._decisions.close()
@@ -264,6 +279,7 @@ class Router:
             draining=lambda: self.app.draining,
             kv=self._kv.show,
             version=__version__,
+            pairs=self._canaries.shown,
         )
 
     def _inflight(self, endpoint_id: str) -> Inflight:

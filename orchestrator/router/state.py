@@ -41,6 +41,8 @@ class State:
     strange: str = ""
     """What it told otherwise than was planned, when that was last said."""
     breaker: Breaker = field(default_factory=Breaker)
+    shuns: frozenset[str] = frozenset()
+    cap: int | None = None
     stuck: str = ""
     """Why it was found to hang, until its counters move: it may have been rid of its work meanwhile."""
     silent: bool = False
@@ -71,7 +73,13 @@ class State:
     @property
     def ready(self) -> bool:
         """It may be given work."""
-        return self.joined and not self.gated and not self.hung and not self.apart and not self.breaker.shut
+        gone = self.gated or self.hung or self.apart or self.breaker.shut or self.bad
+        return self.joined and not gone
+
+    @property
+    def bad(self) -> bool:
+        """It serves alone, and gives wrong answers."""
+        return self.plan.name in self.shuns
 
     def changed(self) -> None:
         """What `endpoint` gives has to be made anew."""
@@ -97,6 +105,8 @@ class State:
                 labels=plan.labels,
                 facts=MappingProxyType(facts),
                 ready_since_s=self.since_s if self.ready else None,
+                shuns=self.shuns,
+                cap=self.cap,
             )
         return self._view
 

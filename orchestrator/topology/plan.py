@@ -174,6 +174,7 @@ class RouterPlan:
     scheduling: Mapping[str, Any] = field(default_factory=dict)
     pass_headers: tuple[str, ...] = ()
     continuation: bool = False
+    canaries: bool = False
     default_class: str | None = None
     slo_classes: Mapping[str, Any] = field(default_factory=dict)
     tenants: Mapping[str, Any] = field(default_factory=dict)

@@ -154,6 +154,7 @@ def _settings(inputs: Inputs) -> dict[str, Any]:
         "scheduling": inputs.scheduling,
         "pass_headers": router.pass_headers,
         "continuation": router.continuation,
+        "canaries": router.canaries,
         **_choosing(topology, timeouts.queue_s),
     }
 

@@ -147,6 +147,11 @@ class Router(Strict):
         description="A stream whose engine fails in the middle goes on at another, with what the client has "
         "of it as part of the prompt; classes may differ. Only for one choice of plain text.",
     )
+    canaries: bool = Field(
+        True,
+        description="Ask every pair of endpoints a question with a known answer when it joins, after a "
+        "restart and on suspicion, and keep apart those that answer wrongly.",
+    )
     pass_headers: tuple[HeaderName, ...] = Field(
         (), description="Client headers that engines get to see and policies may read."
     )
@@ -219,8 +224,7 @@ def _foreign_findings(router: Router) -> Findings:
     found: Findings = [
         (("credentials",), why) for why in KINDS[router.kind].refuses_keys(router.credentials.keys)
     ]
-    ignored = [
-        n for n in ("limits", "timeouts", "continuation", "pass_headers") if n in router.model_fields_set
-    ]
+    own = ("limits", "timeouts", "continuation", "canaries", "pass_headers")
+    ignored = [name for name in own if name in router.model_fields_set]
     found += [((n,), f"is pdctl's own; {router.kind} takes its settings by `flags`") for n in ignored]
     return found

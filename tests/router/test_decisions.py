@@ -503,7 +503,7 @@ async def test_the_operator_may_have_it_always_or_never(make: Make, setting: str
 def test_what_the_index_counts_becomes_metrics() -> None:
     check = PrefixCheck(PrefixIndex(), 128)
     metrics = RouterMetrics(["m"], FakeClock(), "0")
-    figures.follow(metrics, lambda: check, StagePredictor())
+    figures.follow(metrics, lambda: check, StagePredictor(), lambda: {("good",): 1.0})
     for _ in range(2):
         view = replace(made(LOW, 0.0).view, block_hashes=(1, 2))  # type: ignore[type-var]
         check.sent(view, "p0", 16)

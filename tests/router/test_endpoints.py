@@ -1,4 +1,4 @@
-"""The registry and its state module: joins, gates, incarnations, hangs, reloads, and the snapshot."""
+"""The registry, its state and adapters: joins, gates, incarnations, hangs, reloads, and the snapshot."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import FakeClock
+from orchestrator.core.breaker import TRIP_AFTER
+from orchestrator.core.ramp import RAMP_FROM
 from orchestrator.core.types import Inflight, Load, PathKind, Role
 from orchestrator.engines.base import HttpCall, Probes
 from orchestrator.errors import TopologyError
@@ -30,6 +32,9 @@ class Counts:
 
     def endpoint_changed(self, endpoint: str, to: str, why: str) -> None:
         self.changes.append((endpoint, to, why))
+
+    def alarm(self, endpoint: str, alarm: str, times: float) -> None:
+        self.alarms = [*getattr(self, "alarms", ()), (endpoint, alarm, times)]
 
     def incarnation(self, endpoint: str) -> None:
         self.incarnations.append(endpoint)
@@ -516,3 +521,66 @@ def test_those_who_run_legs_are_told_of_counters_that_stand_still(world: World) 
     world.join("d0")
     read_load(world, 125, running=2, progress=50.0)
     assert [name for name, _ in told] == ["d0"]
+
+
+def test_an_endpoint_where_requests_fail_in_a_row_is_tried_with_one_at_a_time(world: World) -> None:
+    world.join("d0")
+    for _ in range(TRIP_AFTER - 1):
+        world.registry.failed("d0")
+    world.registry.well("d0")
+    world.registry.failed("d0")
+    assert world.ready() == {"d0"}
+    for _ in range(TRIP_AFTER):
+        world.registry.failed("d0")
+    assert world.ready() == set()
+    world.clock.advance(5.1)
+    world.registry.answered("d0", Answer.OK, "")
+    assert world.ready() == {"d0"}
+    endpoint = world.registry.get("d0")
+    assert endpoint is not None
+    assert endpoint.cap == 1
+    world.registry.failed("d0")
+    assert world.ready() == set(), "the one that was tried failed"
+    world.clock.advance(10.1)
+    world.registry.answered("d0", Answer.OK, "")
+    world.registry.well("d0")
+    world.registry.answered("d0", Answer.OK, "")
+    endpoint = world.registry.get("d0")
+    assert endpoint is not None
+    assert endpoint.cap == RAMP_FROM
+
+
+def test_case_45_an_endpoint_that_is_new_has_a_bound_that_grows_and_ends(world: World) -> None:
+    world.join("d0")
+    bounds = []
+    for _ in range(12):
+        world.registry.answered("d0", Answer.OK, "")
+        endpoint = world.registry.get("d0")
+        assert endpoint is not None
+        bounds.append(endpoint.cap)
+        world.clock.advance(1.0)
+    assert bounds[:3] == [RAMP_FROM, 2 * RAMP_FROM, 4 * RAMP_FROM]
+    assert bounds[-1] is None
+
+
+def test_those_kept_apart_are_shown_and_one_that_serves_alone_is_out(make_plan: MakePlan) -> None:
+    world = World(make_plan, instance("p0"), instance("d0", Role.DECODE), instance("u0", Role.UNIFIED))
+    for name in ("p0", "d0", "u0"):
+        world.join(name)
+    world.registry.keep_apart({"p0": frozenset({"d0"}), "u0": frozenset({"u0"})})
+    assert world.ready() == {"p0", "d0"}
+    endpoint = world.registry.get("p0")
+    assert endpoint is not None
+    assert endpoint.shuns == {"d0"}
+    world.registry.keep_apart({})
+    assert world.ready() == {"p0", "d0", "u0"}
+
+
+def test_what_must_not_happen_to_kv_is_told_once_for_each_time(world: World) -> None:
+    told: list[tuple[str, str]] = []
+    world.registry.on_alarm(lambda name, alarm: told.append((name, alarm)))
+    world.join("p0")
+    for count in (3.0, 3.0, 5.0, 5.0):
+        read_load(world, 1, "p0", alarms={"expired": count})  # type: ignore[arg-type]
+    assert told == [("p0", "expired")]
+    assert world.counts.alarms == [("p0", "expired", 2.0)]

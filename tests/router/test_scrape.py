@@ -38,6 +38,9 @@ class Counts:
     def endpoint_changed(self, endpoint: str, to: str, why: str) -> None:
         self.changes.append((endpoint, to, why))
 
+    def alarm(self, endpoint: str, alarm: str, times: float) -> None:
+        self.alarms = [*getattr(self, "alarms", ()), (endpoint, alarm, times)]
+
     def incarnation(self, endpoint: str) -> None:
         self.changes.append((endpoint, "incarnation", ""))
 

@@ -315,6 +315,7 @@ class Fleet:
         self.endpoints = {engine.name: engine.endpoint for engine in engines}
         self.troubles: list[tuple[str, BaseException]] = []
         self.wells: list[str] = []
+        self.failures: list[str] = []
         self.hung: list[str] = []
         self.moved: dict[str, float] = {}
         self.on_hung_told: list[Callable[[str, str], None]] = []
@@ -343,6 +344,10 @@ class Fleet:
     def leg_failed(self, endpoint_id: str, error: BaseException) -> None:
         """Keep what is told."""
         self.troubles.append((endpoint_id, error))
+
+    def failed(self, endpoint_id: str) -> None:
+        """Keep what is told."""
+        self.failures.append(endpoint_id)
 
     def well(self, endpoint_id: str) -> None:
         """Keep what is told."""

@@ -43,6 +43,8 @@ class DecodeSide:
     """Which use of a decode side was the last of this one."""
     kept_for: Waiting | None = None
     kept_tokens: float = 0.0
+    full: bool = False
+    """It has as many requests as it may have for now, being new."""
     id: str = field(init=False)
     """The endpoint's."""
 
@@ -59,6 +61,8 @@ class DecodeSide:
             if load.kv_used_tokens is not None:
                 used = max(used, load.kv_used_tokens + used - seen.kv_tokens)
         self.batch, self.tokens = requests, used
+        cap = self.endpoint.cap
+        self.full = cap is not None and requests >= cap
         total = self.endpoint.kv_total_tokens
         self.free_tokens = inf if total is None else total * self.overcommit - used
         if total is not None and not requests:
@@ -72,6 +76,8 @@ class DecodeSide:
 
     def room(self, who: object) -> float:
         """KV tokens free for `who`: without those kept for another; None: with them."""
+        if self.full:
+            return -inf
         if who is None or self.kept_for is None or self.kept_for is who:
             return self.free_tokens
         # One that is kept empty until it can take a request larger than itself is free for nobody else.
@@ -107,14 +113,19 @@ class Decodes:
         self._stale.update(self.sides)
 
     def best(
-        self, tokens: int, bound_s: float, avoid: Iterable[str] = (), who: Waiting | None = None
+        self,
+        tokens: int,
+        bound_s: float,
+        avoid: Iterable[str] = (),
+        who: Waiting | None = None,
+        never: frozenset[str] = frozenset(),
     ) -> DecodeSide | None:
         """Who would decode a request of `tokens` KV tokens fastest, among those that have room; None: nobody.
 
         Of equals, the one with the smallest batch, then the one used longest ago. A side is passed over when
         its step would break a gap promise, `bound_s` or one to those it has; if every one with room would,
         the request has to wait. `avoid` are taken only where there are no
-        others at all. `who` asks: room kept for others is none (None: it is).
+        others at all, `never` never. `who` asks: room kept for others is none (None: it is).
         """
         self._refresh()
         found: DecodeSide | None = None
@@ -126,6 +137,8 @@ class Decodes:
                 break
             side = self.sides[name]
             if side.room(who) < tokens or name in avoid or side.breaks_gaps(tokens, bound_s):
+                continue
+            if name in never:
                 continue
             if found is None:
                 found, enough_s = side, step_s * (1.0 + SAME) + SAME_S

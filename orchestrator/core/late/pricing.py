@@ -249,6 +249,11 @@ class Pricing:
         others = self.settings.others
         hit = item.hits.get(station.id, 0)
         if station.disaggregated:
+            if side is not None and side.id in endpoint.shuns:
+                avoid = item.request.avoid
+                side = lane.decodes.best(
+                    tokens + item.output_tokens, item.slo.step_s, avoid, item, endpoint.shuns
+                )
             if side is None:
                 return None
             decoder = side

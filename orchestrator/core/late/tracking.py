@@ -250,7 +250,8 @@ class Tracking:
         """Name the decode side of a finished prefill, or hold it until one has room."""
         item, lane = live.item, live.lane
         tokens = item.tokens + item.output_tokens
-        side = lane.decodes.best(tokens, item.slo.step_s, item.request.avoid)
+        shuns = live.price.station.endpoint.shuns
+        side = lane.decodes.best(tokens, item.slo.step_s, item.request.avoid, never=shuns)
         if side is None:
             if live.hold_until_s is None:
                 lease = live.price.station.endpoint.facts.get("lease_s")

@@ -14,7 +14,7 @@ from orchestrator.engines.base import HttpCall, InstanceSpec, NotYet, Probes
 
 _SAMPLE = re.compile(
     rb"^(?:vllm:)?(num_requests_running|num_requests_waiting|kv_cache_usage_perc|prompt_tokens_total"
-    rb"|generation_tokens_total|inter_token_latency_seconds_(?:count|sum)|prompt_tokens_by_source_total"
+    rb"|nixl_num_kv_expired_reqs_total|nixl_num_notifications_after_expiry_total|generation_tokens_total|inter_token_latency_seconds_(?:count|sum)|prompt_tokens_by_source_total"
     rb"|process_start_time_seconds)(?:\{(.*)\})? (\S+)$",
     re.MULTILINE,
 )
@@ -91,6 +91,12 @@ def learn(name: str, status: int, body: bytes) -> Mapping[str, Any] | NotYet:
     return _typed(models[0], {"id": str, "root": str, "max_model_len": int})
 
 
+_ALARMS = {
+    "nixl_num_kv_expired_reqs_total": "expired",
+    "nixl_num_notifications_after_expiry_total": "after-expiry",
+}
+
+
 def load(body: bytes, facts: Mapping[str, Any], at_s: float) -> Load:
     """The sum over engine ranks, from /metrics. A life of the process is named by its start time."""
     found: dict[str, list[float]] = {}
@@ -112,6 +118,7 @@ def load(body: bytes, facts: Mapping[str, Any], at_s: float) -> Load:
         incarnation=start,
         progress=sum(sum(found.get(n, [])) for n in ("prompt_tokens_total", "generation_tokens_total")),
         counters=_counters(found),
+        alarms={ours: sum(found[name]) for name, ours in _ALARMS.items() if name in found},
     )
 
 
