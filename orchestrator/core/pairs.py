@@ -61,6 +61,8 @@ class Known:
     standing: Standing = Standing.UNTRIED
     why: str = ""
     answer: str | None = None
+    garbage: bool = False
+    """Its text is or may be wrong, rather than that it fails: no work at all is better than its own."""
     wrong: int = 0
     failures: int = 0
     nothing: int = 0
@@ -122,7 +124,7 @@ class Pairs:
         if found is Found.NOTHING:
             self._nothing(known, now_s)
         elif found is Found.FAILED:
-            known.answer = None
+            known.answer, known.garbage = None, False
             # If none was ever right, it may be the question.
             self._miss(known, "its tries fail", now_s, counts=known.model in self._right)
         else:
@@ -146,10 +148,11 @@ class Pairs:
         if known is not None:
             known.failures = 0
 
-    def suspect(self, endpoint: str, why: str, now_s: float) -> None:
-        """Every pair with this endpoint is under suspicion."""
+    def suspect(self, endpoint: str, why: str, now_s: float, *, garbage: bool = False) -> None:
+        """Every pair with this endpoint is under suspicion; `garbage`: of wrong text."""
         for pair, known in self.pairs.items():
             if endpoint in pair:
+                known.garbage |= garbage
                 self._suspect(known, why, now_s)
 
     def used(self, pair: Pair) -> None:
@@ -169,7 +172,9 @@ class Pairs:
                 and good[known.model] > 0
                 and now_s - known.since_s < HOLD_S
             )
-            if held or known.standing in (Standing.SUSPECT, Standing.BAD):
+            doubted = known.standing in (Standing.SUSPECT, Standing.BAD)
+            # One that fails is kept apart where others are left to do the work; else clients are told.
+            if held or (doubted and (known.garbage or good[known.model] > 0)):
                 found.setdefault(prefill or decode, set()).add(decode)
         return {name: frozenset(others) for name, others in found.items()}
 
@@ -202,8 +207,10 @@ class Pairs:
         if right is None or answer in right:
             known.standing, known.why = Standing.GOOD, ""
             known.wrong = known.failures = known.nothing = 0
+            known.garbage = False
             known.breaker.reset()
         else:
+            known.garbage = True
             self._miss(known, "its answer to a known question is wrong", now_s, counts=True)
 
     def _recheck(self, model: str, now_s: float) -> None:
@@ -230,6 +237,7 @@ class Pairs:
         if known.standing is Standing.SUSPECT and known.nothing >= TRIES:
             # It cannot be found out: better a doubtful pair than none.
             known.standing, known.since_s, known.nothing = Standing.UNTRIED, now_s - HOLD_S, 0
+            known.garbage = False
 
     def _suspect(self, known: Known, why: str, now_s: float) -> None:
         if known.standing is not Standing.BAD:

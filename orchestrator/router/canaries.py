@@ -41,6 +41,9 @@ AT_ONCE = 4
 
 PERIOD_S = 0.5
 
+WRONG_TEXT = "after-expiry"
+"""The alarm of `core.types.Load` that tells of text that may be wrong."""
+
 
 class Counts(Protocol):
     """What tries are counted in; `RouterMetrics` is one."""
@@ -103,7 +106,8 @@ class Canaries:
 
     def alarm(self, endpoint: str, alarm: str) -> None:
         """Something has happened to an endpoint's KV that must not."""
-        self.pairs.suspect(endpoint, f"KV {alarm}", self._clock.now_s())
+        garbage = alarm == WRONG_TEXT
+        self.pairs.suspect(endpoint, f"KV {alarm}", self._clock.now_s(), garbage=garbage)
         self._enforce(self._clock.now_s())
 
     def counts(self) -> dict[tuple[str, ...], float]:

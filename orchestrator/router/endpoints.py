@@ -224,9 +224,12 @@ class Registry:
         return state.moved_s if state is not None and told else -inf
 
     def failed(self, endpoint_id: str) -> None:
-        """An engine failed at a leg: after several in a row it is given nothing until it is tried again."""
+        """An engine failed at a leg: after several in a row it is given nothing until it is tried again.
+
+        But for the last of its role, which would fail no more requests by that, but all.
+        """
         state = self._states.get(endpoint_id)
-        if state is not None:
+        if state is not None and any(state.stands_in(other) for other in self._states.values()):
             was = state.ready
             if state.breaker.failed(self._clock.now_s()):
                 state.why = f"{state.breaker.failures} requests in a row have failed there"

@@ -81,6 +81,12 @@ class State:
         """It serves alone, and gives wrong answers."""
         return self.plan.name in self.shuns
 
+    def stands_in(self, other: State) -> bool:
+        """Whether another endpoint may be given what this one would be."""
+        mine, theirs = self.plan, other.plan
+        same = mine.role is theirs.role and mine.model == theirs.model
+        return other is not self and other.ready and same
+
     def changed(self) -> None:
         """What `endpoint` gives has to be made anew."""
         self._view = None

@@ -256,3 +256,15 @@ def test_with_a_known_answer_exactly_the_wrong_pairs_are_apart(seed: int, data: 
     bad = data.draw(st.sets(st.sampled_from(every)))
     fleet = Fleet("u0", *names, says=wrong(*bad))
     assert {(p, d) for p, ds in fleet.apart().items() for d in ds} == bad
+
+
+def test_a_pair_that_fails_is_kept_apart_only_where_others_are_left() -> None:
+    fleet = Fleet("p0", "d0")
+    fleet.restart("d0")
+    fleet.says = lambda _: Found.FAILED
+    fleet.run(1.0)
+    assert fleet.standing("p0", "d0") is Standing.BAD
+    assert fleet.apart() == {}
+    fleet.says = wrong(("p0", "d0"))
+    fleet.run(100.0)
+    assert fleet.apart() == {"p0": {"d0"}}, "wrong text is worse than none"

@@ -523,24 +523,34 @@ def test_those_who_run_legs_are_told_of_counters_that_stand_still(world: World) 
     assert [name for name, _ in told] == ["d0"]
 
 
-def test_an_endpoint_where_requests_fail_in_a_row_is_tried_with_one_at_a_time(world: World) -> None:
+def test_the_last_of_its_role_stays_though_requests_fail_there(world: World) -> None:
     world.join("d0")
+    world.join("p0")
+    for _ in range(3 * TRIP_AFTER):
+        world.registry.failed("d0")
+    assert world.ready() == {"d0", "p0"}
+
+
+def test_an_endpoint_where_requests_fail_in_a_row_is_tried_with_one_at_a_time(make_plan: MakePlan) -> None:
+    world = World(make_plan, instance("d0", Role.DECODE), instance("d1", Role.DECODE))
+    world.join("d0")
+    world.join("d1")
     for _ in range(TRIP_AFTER - 1):
         world.registry.failed("d0")
     world.registry.well("d0")
     world.registry.failed("d0")
-    assert world.ready() == {"d0"}
+    assert world.ready() == {"d0", "d1"}
     for _ in range(TRIP_AFTER):
         world.registry.failed("d0")
-    assert world.ready() == set()
+    assert world.ready() == {"d1"}
     world.clock.advance(5.1)
     world.registry.answered("d0", Answer.OK, "")
-    assert world.ready() == {"d0"}
+    assert world.ready() == {"d0", "d1"}
     endpoint = world.registry.get("d0")
     assert endpoint is not None
     assert endpoint.cap == 1
     world.registry.failed("d0")
-    assert world.ready() == set(), "the one that was tried failed"
+    assert world.ready() == {"d1"}, "the one that was tried failed"
     world.clock.advance(10.1)
     world.registry.answered("d0", Answer.OK, "")
     world.registry.well("d0")
