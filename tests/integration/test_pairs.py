@@ -48,10 +48,6 @@ def test_case_16_and_17_a_pair_that_passes_garbage_after_a_restart_gets_no_reque
     with two_by_two(tmp_path, name) as made:
         made.up()
         eventually(lambda: standing(made)["counts"]["good"] == 4, lambda: str(standing(made)))
-        pid = made.engine_state("decode-1")["pid"]
-        os.kill(pid, signal.SIGKILL)
-        made.replaced("decode-1", pid)
-        eventually(lambda: standing(made)["counts"]["good"] == 4, lambda: str(standing(made)))
         with made.fault("decode-1", "garbage"):
             before = made.engine_state("prefill-1")["pid"]
             os.kill(before, signal.SIGKILL)
