@@ -100,9 +100,10 @@ class Canaries:
         self._task: asyncio.Task[None] | None = None
         registry.on_alarm(self.alarm)
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._task = asyncio.create_task(self._watch(), name="canaries")
+    def start(self, wanted: bool = True) -> None:
+        """Begin to look, if that is wanted."""
+        if wanted:
+            self._task = asyncio.create_task(self._watch(), name="canaries")
 
     def alarm(self, endpoint: str, alarm: str) -> None:
         """Something has happened to an endpoint's KV that must not."""

@@ -20,11 +20,11 @@ from orchestrator.router.ask import refused
 from orchestrator.router.fitting import apart
 from orchestrator.router.gates import OPERATOR, GateFile
 from orchestrator.router.health import Answer, Health, Thresholds
+from orchestrator.router.listeners import Listeners
 from orchestrator.router.state import State, another_process, same_process
 from orchestrator.topology.plan import InstancePlan, Plan
 
 log = logging.getLogger(__name__)
-
 
 _NOBODY: frozenset[str] = frozenset()
 
@@ -45,7 +45,7 @@ class Counts(Protocol):
         ...
 
 
-class Registry:
+class Registry(Listeners):
     """All endpoints of a plan, by instance name.
 
     An endpoint joins on the router's own evidence: its readiness probes answered and its discovery
@@ -65,6 +65,7 @@ class Registry:
         inflight: Callable[[str], Inflight] = lambda _: Inflight(),
         gates: GateFile | None = None,
     ) -> None:
+        super().__init__()
         self._clock = clock
         self._counts = counts
         self._thresholds = thresholds
@@ -73,11 +74,6 @@ class Registry:
         self._models: tuple[str, ...] = ()
         self._engines: dict[str, Engine] = {}
         self._snapshot: Snapshot | None = None
-        self._on_change: list[Callable[[], None]] = []
-        self._on_incarnation: list[Callable[[str], None]] = []
-        self._on_suspect: list[Callable[[str], None]] = []
-        self._on_hung: list[Callable[[str, str], None]] = []
-        self._on_alarm: list[Callable[[str, str], None]] = []
         self._plan = plan
         self._gate_file = gates or GateFile(None)
         self._gates = self._gate_file.load()
@@ -119,28 +115,6 @@ class Registry:
     def state(self, endpoint_id: str) -> State | None:
         """One endpoint's state."""
         return self._states.get(endpoint_id)
-
-    # Who wants to know.
-
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after every change of the snapshot."""
-        self._on_change.append(callback)
-
-    def on_incarnation(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(endpoint_id)` when all that was believed of its process is void."""
-        self._on_incarnation.append(callback)
-
-    def on_suspect(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(endpoint_id)` when it should be probed right now."""
-        self._on_suspect.append(callback)
-
-    def on_hung(self, callback: Callable[[str, str], None]) -> None:
-        """Call `callback(endpoint_id, why)` when its counters have stood still for too long."""
-        self._on_hung.append(callback)
-
-    def on_alarm(self, callback: Callable[[str, str], None]) -> None:
-        """Call `callback(endpoint_id, alarm)` when an engine counts what must not happen to KV."""
-        self._on_alarm.append(callback)
 
     # What the operator and the controller say.
 
@@ -422,8 +396,3 @@ class Registry:
         self._snapshot = None
         for callback in self._on_change:
             callback()
-
-    @staticmethod
-    def _tell(callbacks: Iterable[Callable[[str], None]], endpoint_id: str) -> None:
-        for callback in callbacks:
-            callback(endpoint_id)

@@ -125,19 +125,15 @@ class Router:
             tokens=self._kv.tokens,
         )
         self._canaries = self._make_canaries()
-        figures.follow(self.metrics, lambda: self.scheduler.cached, self.predictor, self._canaries.counts)
         self.metrics.watch(lambda: self.scheduler.ledger.snapshot(self._clock.now_s()))
         self.admin = Admin(self._control(), router.credentials.admin_key)
 
     def _make_canaries(self) -> Canaries:
-        return Canaries(
-            self.registry,
-            self.app,
-            self._probe_pool,
-            self.metrics,
-            self._clock,
-            lambda: self._prober.key,
+        made = Canaries(
+            self.registry, self.app, self._probe_pool, self.metrics, self._clock, lambda: self._prober.key
         )
+        figures.follow(self.metrics, lambda: self.scheduler.cached, self.predictor, made.counts)
+        return made
 
     @property
     def url(self) -> str:
@@ -162,8 +158,7 @@ class Router:
         except PdctlError:
             await self.close()
             raise
-        if router.canaries:
-            self._canaries.start()
+        self._canaries.start(router.canaries)
         self._tick_lag(None)
         log.info(
             "serving",

@@ -1,4 +1,4 @@
-"""The registry, its state and adapters: joins, gates, incarnations, hangs, reloads, and the snapshot."""
+"""The registry, its state, adapters and listeners: joins, gates, incarnations, hangs, reloads, snapshots."""
 
 from __future__ import annotations
 
