@@ -15,7 +15,6 @@ from orchestrator.topology.plan import InstancePlan
 
 _OF_THE_PROCESS = (
     "url", "engine", "role", "model", "facts", "ports", "probes", "digest", "disaggregated", "options",
-    "expects", "silenced",
 )  # fmt: skip
 
 

@@ -133,6 +133,16 @@ def test_when_the_misfit_of_all_leaves_the_others_are_used() -> None:
     assert world.ready() == ["p0", "p1"]
 
 
+def test_a_reload_that_silences_a_rule_lets_in_who_was_kept_out_by_it() -> None:
+    world = World(*map(instance, ("p0", "d0")))
+    world.join("p0", block_size=64)
+    world.join("d0", block_size=1)
+    assert world.ready() == ["p0"]
+    quiet = tuple(instance(name, silenced=("page-size",)) for name in ("p0", "d0"))
+    world.registry.apply(replace(world.plan, instances=quiet))
+    assert world.ready() == ["p0", "d0"]
+
+
 def test_an_engine_that_is_another_than_planned_does_not_join() -> None:
     world = World(instance("p0", expects={"id": "m"}), instance("d0", expects={"id": "m", "block_size": 64}))
     world.join("p0", id="other")
