@@ -111,6 +111,11 @@ class Deployment:
 
     def _instance(self, instance: InstancePlan) -> Iterator[Process]:
         for process in instance.processes:
+            if process.files:
+                message = (
+                    f"{process.name} needs files that only `pdctl up` writes: {', '.join(process.files)}"
+                )
+                raise TopologyError([Problem(message, hint="use a setting without a file of its own")])
             head = process is instance
             yield Process(
                 name=process.name,

@@ -64,3 +64,17 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
         write(files, tmp_path)
     with pytest.raises(LaunchError, match=r"Not a directory|File exists"):
         write([File("run/x.sh/y", "")], tmp_path)
+
+
+def test_files_that_only_up_writes_are_refused(made: Made) -> None:
+    text = (
+        "name: one\nmodel: {path: org/model}\n"
+        "nodes: [{name: a, address: 10.0.0.1, gpus: 2, nics: [mlx5_0]}]\n"
+        "pools:\n"
+        "  prefill: {role: prefill, engine: sglang, options: {device_map: file}}\n"
+        "  decode: {role: decode, engine: sglang}\n"
+        "router: {auth: none}\n"
+    )
+    deployment = made(text)
+    with pytest.raises(TopologyError, match=r"prefill-0 needs files that only .*nics\.json"):
+        deployment.processes()

@@ -25,7 +25,12 @@ def test_fields_by_place() -> None:
         "kv_events_url",
         "kv_replay_url",
     )
-    assert fields_at(schema, ("pools", "any", "runtime")) == ("python", "command", "version")
+    assert fields_at(schema, ("pools", "any", "runtime")) == (
+        "python",
+        "command",
+        "version",
+        "table",
+    )
     assert fields_at(schema, ("no", "such", "place")) == ()
     assert node_at(schema, ("pools", "any", "flags", "x")) is not None
 
