@@ -112,23 +112,28 @@ class KvWatch:
     # -- who is read
 
     def _sync(self) -> None:
-        wanted = {s.plan.name: s for s in self._registry.states() if _wants(s)}
-        for name in self.readers.keys() - wanted.keys():
+        wanted = set()
+        for state in self._registry.states():
+            if not _wants(state):
+                continue
+            name = state.plan.name
+            wanted.add(name)
+            reader = self.readers.get(name)
+            # Called with every load that is read: nothing costly before this.
+            if state.joined and (reader is None or reader.facts is not state.learned):
+                self._join(name, state, reader)
+        for name in self.readers.keys() - wanted:
             self._forget(name)
             del self.readers[name]
-        for name, state in wanted.items():
-            if not state.joined:
-                continue
-            reader = self.readers.get(name)
-            if reader is None or reader.facts is not state.learned:
-                self._join(name, state, reader)
-        self.models = frozenset(r.model for r in self.readers.values() if r.feed is not None)
+        self.models = frozenset([r.model for r in self.readers.values() if r.feed is not None])
 
     def _join(self, name: str, state: State, old: Reader | None) -> None:
         facts = {**state.plan.facts, **state.learned}
         host, _ = split_http_url(state.plan.url)
-        assert isinstance(state.engine, TellsCache)
-        found = state.engine.kv_source(host, facts)
+        engine = state.engine
+        found: KvSource | str = "its adapter does not know how to"
+        if isinstance(engine, TellsCache):
+            found = engine.kv_source(host, facts)
         source, why = (found, "") if isinstance(found, KvSource) else (None, found)
         if old is not None and old.life == state.incarnation and old.source == source:
             old.facts = state.learned
@@ -142,7 +147,7 @@ class KvWatch:
             source, why = None, "the size of its blocks is not known"
         elif source is not None and isinstance(size, int) and size < LEAST_BLOCK_TOKENS:
             source, why = None, f"its blocks are of {size} tokens; at least {LEAST_BLOCK_TOKENS} are needed"
-        if source is None or not isinstance(size, int):
+        if source is None or not isinstance(size, int) or not isinstance(engine, TellsCache):
             reader.why = why
             log.warning("its KV events are not read", extra={"endpoint": name, "why": why})
             return
@@ -151,7 +156,7 @@ class KvWatch:
         capacity = facts.get("kv_total_tokens")
         self._index.open(name, size, capacity if isinstance(capacity, int) else None)
         reader.source = source
-        reader.feed = KvFeed(self._context, source, partial(self._apply, name, state.engine))
+        reader.feed = KvFeed(self._context, source, partial(self._apply, name, engine))
 
     def _forget(self, name: str) -> None:
         reader = self.readers.get(name)
@@ -188,6 +193,4 @@ class KvWatch:
 
 
 def _wants(state: State) -> bool:
-    plan = state.plan
-    asked = bool(plan.facts.get("kv_events")) and plan.role is not Role.ENCODE
-    return asked and isinstance(state.engine, TellsCache)
+    return bool(state.plan.facts.get("kv_events")) and state.plan.role is not Role.ENCODE

@@ -46,6 +46,10 @@ class Registry(Protocol):
         """Every endpoint's state."""
         ...
 
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after every change."""
+        ...
+
 
 class Tokens:
     """Finds the tokens of requests whose placement they can decide, asking engines with their `key`.
@@ -78,6 +82,9 @@ class Tokens:
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
         self._kept_bytes = 0
         self._turn = 0
+        self._able: dict[str, list[tuple[State, Tokenizes]]] = {}
+        """By model, who can be asked, until an endpoint changes."""
+        registry.on_change(self._able.clear)
         self._joined: set[bytes] = set()
         """Marks of prompts that were joined and not counted by an engine yet."""
         self._open: dict[str, bytes] = {}
@@ -173,8 +180,11 @@ class Tokens:
         """Who may be asked for the tokens, each in its turn, and how; None: nobody, or it would be no use."""
         if prompt.number != 1 or _has_media(view.path, body):
             return None
-        ready = [s for s in self._registry.states() if s.ready and s.plan.model == view.model]
-        able = [(state, state.engine) for state in ready if isinstance(state.engine, Tokenizes)]
+        able = self._able.get(view.model)
+        if able is None:
+            ready = [s for s in self._registry.states() if s.ready and s.plan.model == view.model]
+            able = [(state, state.engine) for state in ready if isinstance(state.engine, Tokenizes)]
+            self._able[view.model] = able
         if not able:
             return None
         self._turn += 1

@@ -1,6 +1,7 @@
 """Tokens of prompts by an engine's tokenizer: asked once, conversations by their tails (tokentails)."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -71,6 +72,9 @@ class Registry:
 
     def states(self) -> tuple[State, ...]:
         return self._states
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Nothing changes."""
 
 
 class Asker:
