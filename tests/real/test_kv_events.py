@@ -99,10 +99,13 @@ def test_predictions_are_what_the_engines_report(deployment: Deployment) -> None
         lambda: {one["state"] for one in state(deployment).values()} == {"exact"},
         "every engine is read from its beginning",
     )
+    # What is being computed while others come may be shared with them or not: the engine's affair.
+    converse(deployment.url, 0)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(lambda n: converse(deployment.url, n), range(CONVERSATIONS)))
+        list(pool.map(lambda n: converse(deployment.url, n), range(1, CONVERSATIONS)))
     told, counts = state(deployment), counted(deployment)
     assert {one["state"] for one in told.values()} == {"exact"}
-    assert all(one["blocks"] and not one["gaps"] for one in told.values())
+    assert any(one["blocks"] for one in told.values())
+    assert not any("lost" in one["resets"] for one in told.values())
     assert counts["reported"] > 0.3 * counts["prompt"]
     assert counts["wrong"] <= 0.01 * counts["prompt"]
