@@ -88,7 +88,8 @@ class Node(Strict):
     )
     env: Env = Field(default_factory=dict, description="Environment of every engine on this node.")
     labels: dict[str, str] = Field(
-        default_factory=dict, description="Labels of its endpoints; `node` is added by itself."
+        default_factory=dict,
+        description="Labels of its endpoints; `node` and `rack` are added by themselves.",
     )
 
 
