@@ -126,3 +126,14 @@ def test_capacity_is_unknown_until_it_was_learned(captured: Captured) -> None:
 def test_a_load_that_cannot_be_read_is_an_error(body: bytes) -> None:
     with pytest.raises(ValueError):
         VLLM().load(body, TOTAL, 0.0)
+
+
+def test_what_must_not_happen_to_kv_is_told_as_alarms() -> None:
+    page = (
+        b'vllm:num_requests_running{engine="0"} 0.0\n'
+        b'vllm:nixl_num_kv_expired_reqs_total{engine="0"} 2.0\n'
+        b'vllm:nixl_num_kv_expired_reqs_total{engine="1"} 1.0\n'
+        b'vllm:nixl_num_notifications_after_expiry_total{engine="0"} 4.0\n'
+    )
+    assert VLLM().load(page, {}, 1.0).alarms == {"expired": 3.0, "after-expiry": 4.0}
+    assert VLLM().load(page.splitlines()[0] + b"\n", {}, 1.0).alarms == {}
