@@ -416,7 +416,7 @@ async def test_an_abort_in_the_middle_passes_and_is_booked(make: Make) -> None:
 
 
 @pytest.mark.parametrize("how", ["error", "drop"])
-async def test_prefill_may_fail_once_decode_streams(make: Make, how: str) -> None:
+async def test_case_25_a_stream_does_not_wait_for_prefills_answer(make: Make, how: str) -> None:
     rig = await make()
     begun, over = asyncio.Event(), asyncio.Event()
 
