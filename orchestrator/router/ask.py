@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from orchestrator.core.address import join_host_port, split_http_url
+from orchestrator.core.frozen import frozen
 from orchestrator.engines.base import HttpCall
 from orchestrator.wire.client import Dropped, Pool, Progress, WireError, request_head
 
@@ -21,7 +21,7 @@ class TooLong(Exception):
     """The answer is over MAX_ANSWER_BYTES."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Reply:
     """A whole answer."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol, cast
 
 from orchestrator.clock import Clock
+from orchestrator.core.frozen import record
 from orchestrator.core.types import Endpoint, PathKind
 from orchestrator.engines.base import Handoff, LateHandoff, Leg
 from orchestrator.errors import RequestError
@@ -125,7 +125,7 @@ class Call:
         self.unit.dropped(self, error)
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Item:
     """One hand-off of the unit.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from orchestrator.clock import Clock
+from orchestrator.core.frozen import frozen
 from orchestrator.core.types import Endpoint, PathKind, Role, Snapshot
 from orchestrator.engines.base import Engine
 from orchestrator.engines.splice import JsonBody
@@ -74,7 +74,7 @@ class Way(NamedTuple):
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Offer:
     """The ways a request may be served.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.clock import Clock
+from orchestrator.core.frozen import frozen
 from orchestrator.core.hang import Signs
 from orchestrator.core.types import LegEvent
 from orchestrator.engines.base import Engine, HttpCall, Leg
@@ -34,7 +35,7 @@ class Counts(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Place:
     """Where an endpoint's legs go: its address, how long connections keep, and its adapter."""
 
@@ -54,7 +55,7 @@ MAX_HEADS = 512
 """Heads of requests to engines that are kept. Some engines are told a request's id in a header."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class Road:
     """What every unit shares.
 

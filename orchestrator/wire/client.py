@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
+from orchestrator.core.frozen import record
 from orchestrator.wire.connection import (
     AnswerHead,
     BadAnswer,
@@ -38,7 +39,7 @@ LAST_LOOKS = 2
 before it looks at its sockets."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class PoolStats:
     """Counts of a pool's connections: open now, idle now, and made, reused and failed since the start."""
 
@@ -93,7 +94,8 @@ class Pool:
         if self._shut:
             raise ConnectError(f"no connection to {where}: the pool is closed")
         made = Connection(self, (host, port), idle_s)
-        connecting = self.loop.create_task(self.loop.create_connection(lambda: made, host.strip("[]"), port))
+        factory = partial(cast, asyncio.Protocol, made)
+        connecting = self.loop.create_task(self.loop.create_connection(factory, host.strip("[]"), port))
         try:
             await asyncio.wait((connecting,), timeout=self._connect_timeout_s)
             for _ in range(LAST_LOOKS):

@@ -122,7 +122,7 @@ def request_head(
     return f"{head}content-length: {length}\r\n\r\n".encode("latin-1")
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """One connection to an engine, good for one call at a time; it returns to its pool by itself."""
 
     __slots__ = (
@@ -246,6 +246,15 @@ class Connection(asyncio.Protocol):
         why = f": {exc}" if exc is not None else ""
         where = "within its answer" if self._status else "without an answer"
         self._fail(Dropped(f"the engine closed the connection {where}{why}", progress=self._progress()))
+
+    def eof_received(self) -> None:
+        """The engine sends no more; the transport closes."""
+
+    def pause_writing(self) -> None:
+        """The engine reads slowly; a request is handed over whole all the same."""
+
+    def resume_writing(self) -> None:
+        """The engine has caught up."""
 
     def data_received(self, data: bytes) -> None:
         """Parse what came and pass it on, outside of the parser, in order."""

@@ -7,10 +7,11 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import NamedTuple, cast
 
+from orchestrator.core.frozen import frozen
 from orchestrator.wire.exchange import Exchange, Headers, status_line
 from orchestrator.wire.heads import Heads
 from orchestrator.wire.reader import Refused, RequestHead, RequestReader
@@ -52,7 +53,7 @@ CLOSING_PERIOD_S = 0.05
 """How often a closing server looks whether the last answers have been taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(frozen=True, slots=True)
 class WireLimits:
     """What one connection may cost.
 
@@ -75,7 +76,7 @@ def plain_refusal(status: int, message: str) -> Refusal:
     return Refusal(f'{{"error":{{"message":"{text}","code":{status}}}}}'.encode())
 
 
-class _Connection(asyncio.Protocol):
+class _Connection:
     """One client connection: the request being read, or the exchange being answered."""
 
     __slots__ = (
@@ -331,7 +332,7 @@ class Server:
     async def also(self, sock: socket.socket) -> None:
         """Listen on one more bound socket. Raises OSError."""
         self._listeners.append(
-            await self.loop.create_server(lambda: _Connection(self), sock=sock, backlog=BACKLOG)
+            await self.loop.create_server(partial(_accepted, self), sock=sock, backlog=BACKLOG)
         )
 
     async def retired(self) -> None:
@@ -364,6 +365,11 @@ class Server:
         return not left
 
 
+def _accepted(server: Server) -> asyncio.Protocol:
+    """A protocol by its methods: compiled classes cannot inherit from asyncio's."""
+    return cast(asyncio.Protocol, _Connection(server))
+
+
 def _sockets(listener: asyncio.AbstractServer) -> list[socket.socket]:
     return list(cast(asyncio.Server, listener).sockets)
 
@@ -385,7 +391,7 @@ async def serve(
     """
     loop = asyncio.get_running_loop()
     server = Server(handler, limits or WireLimits(), on_bad)
-    factory = lambda: _Connection(server)  # noqa: E731
+    factory = partial(_accepted, server)
     if sock is not None and sock.family == socket.AF_UNIX:
         listener = await loop.create_unix_server(factory, sock=sock, backlog=backlog)
     elif sock is not None:
