@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from orchestrator.core.frozen import frozen
 from orchestrator.wire.exchange import Exchange, Headers, status_line
@@ -371,7 +371,8 @@ def _accepted(server: Server) -> asyncio.Protocol:
 
 
 def _sockets(listener: asyncio.AbstractServer) -> list[socket.socket]:
-    return list(cast(asyncio.Server, listener).sockets)
+    server: Any = listener  # uvloop lists its sockets where asyncio has a tuple of them
+    return list(server.sockets)
 
 
 async def serve(
