@@ -62,7 +62,7 @@ class Intake:
             raise BadRequest(message, reason="not-stored", param="previous_response_id")
         # Every hand-off leaves these out; what is left to do here is to say that someone tried.
         if not offer.guarded_fields.isdisjoint(body.fields):
-            for name in offer.guarded_fields & body.fields.keys():
+            for name in [name for name in body.fields if name in offer.guarded_fields]:
                 self._counts.stripped(name)
         headers = self._headers(exchange, offer, settings)
         prompt = prompt_of(kind, body)
