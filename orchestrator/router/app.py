@@ -32,7 +32,7 @@ from orchestrator.router.tokens import Tokens
 from orchestrator.topology.plan import Plan
 from orchestrator.wire.client import Pool, WireError
 from orchestrator.wire.exchange import Exchange
-from orchestrator.wire.server import Refusal
+from orchestrator.wire.limits import Refusal
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from orchestrator.errors import RequestError, Unauthorized, WrongMethod
-from orchestrator.wire.server import Refusal
+from orchestrator.wire.limits import Refusal
 
 if TYPE_CHECKING:
     from orchestrator.router.record import Record

@@ -12,7 +12,7 @@ from orchestrator.router.clients import Clients
 from orchestrator.topology.plan import Limits, Plan, Timeouts
 from orchestrator.topology.slo import class_rules, tenant_limits
 from orchestrator.wire.exchange import Exchange
-from orchestrator.wire.server import WireLimits
+from orchestrator.wire.limits import WireLimits
 
 CLASS_HEADER = b"x-pdctl-class"
 """The client's word for its SLO class."""

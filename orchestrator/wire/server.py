@@ -9,11 +9,11 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from orchestrator.core.frozen import frozen
-from orchestrator.wire.exchange import Exchange, Headers, status_line
+from orchestrator.wire.exchange import Exchange, status_line
 from orchestrator.wire.heads import Heads
+from orchestrator.wire.limits import OnBad, Refusal, WireLimits, plain_refusal
 from orchestrator.wire.reader import Refused, RequestHead, RequestReader
 
 __all__ = ["Exchange", "Handler", "OnBad", "Refusal", "Server", "WireLimits", "serve"]
@@ -22,19 +22,6 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Exchange], None]
 """Called once a request is whole; answers at once, or later from callbacks or a task of its own."""
-
-_JSON = ((b"content-type", b"application/json"),)
-
-
-class Refusal(NamedTuple):
-    """What a request that is refused at the protocol level is answered with."""
-
-    body: bytes
-    headers: Headers = _JSON
-
-
-OnBad = Callable[[int, str], Refusal]
-"""Makes a refusal from its status and message."""
 
 WRITE_HIGH_WATER = 256 * 1024
 """Bytes queued for one client before it counts as slow."""
@@ -51,29 +38,6 @@ BACKLOG = 2048
 
 CLOSING_PERIOD_S = 0.05
 """How often a closing server looks whether the last answers have been taken."""
-
-
-@frozen(frozen=True, slots=True)
-class WireLimits:
-    """What one connection may cost.
-
-    `header_timeout_s` and `body_timeout_s` bound the arrival of a request's whole head and body (408),
-    `idle_timeout_s` the pause between requests, and `stall_timeout_s` how long a client may leave what
-    was sent to it unread before it is cut.
-    """
-
-    max_body_bytes: int = 64 * 1024 * 1024
-    max_header_bytes: int = 64 * 1024
-    header_timeout_s: float = 30.0
-    body_timeout_s: float = 120.0
-    idle_timeout_s: float = 120.0
-    stall_timeout_s: float = 120.0
-
-
-def plain_refusal(status: int, message: str) -> Refusal:
-    """The default: `{"error": {"message", "code"}}`; `message` is our own plain text."""
-    text = message.replace("\\", "\\\\").replace('"', '\\"')
-    return Refusal(f'{{"error":{{"message":"{text}","code":{status}}}}}'.encode())
 
 
 class _Connection:

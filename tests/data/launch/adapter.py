@@ -32,6 +32,9 @@ class StandIn(VLLM):
     def probes(self, spec: InstanceSpec) -> Probes:
         return Probes((HttpCall("GET", "/ready"),), HttpCall("GET", "/health"), ready_timeout_s=60.0)
 
+    def discover(self, role: object, facts: object) -> Mapping[str, HttpCall]:
+        return {}
+
     def facts(self, spec: InstanceSpec) -> Mapping[str, Any]:
         return {}
 

@@ -1,0 +1,45 @@
+"""What a client's connection may cost, and how what goes beyond is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from orchestrator.core.frozen import frozen
+from orchestrator.wire.exchange import Headers
+
+_JSON = ((b"content-type", b"application/json"),)
+
+
+class Refusal(NamedTuple):
+    """What a request that is refused at the protocol level is answered with."""
+
+    body: bytes
+    headers: Headers = _JSON
+
+
+OnBad = Callable[[int, str], Refusal]
+"""Makes a refusal from its status and message."""
+
+
+@frozen(frozen=True, slots=True)
+class WireLimits:
+    """What one connection may cost.
+
+    `header_timeout_s` and `body_timeout_s` bound the arrival of a request's whole head and body (408),
+    `idle_timeout_s` the pause between requests, and `stall_timeout_s` how long a client may leave what
+    was sent to it unread before it is cut.
+    """
+
+    max_body_bytes: int = 64 * 1024 * 1024
+    max_header_bytes: int = 64 * 1024
+    header_timeout_s: float = 30.0
+    body_timeout_s: float = 120.0
+    idle_timeout_s: float = 120.0
+    stall_timeout_s: float = 120.0
+
+
+def plain_refusal(status: int, message: str) -> Refusal:
+    """The default: `{"error": {"message", "code"}}`; `message` is our own plain text."""
+    text = message.replace("\\", "\\\\").replace('"', '\\"')
+    return Refusal(f'{{"error":{{"message":"{text}","code":{status}}}}}'.encode())
