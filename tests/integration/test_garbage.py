@@ -43,7 +43,7 @@ GARBAGE = {
 REASONS = {
     *("connection-dropped", "bad-answer", "stream-truncated", "leg-failed"),
     *("bad-handoff-params", "prefill-aborted"),
-    "connect-failed",  # it closes its connections behind what it says: the last attempt may find one just closed
+    "connect-failed",  # it closes behind what it says: the last attempt may find that
 }
 
 
