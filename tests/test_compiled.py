@@ -1,6 +1,8 @@
 """The modules that a compiled wheel compiles hold nothing that only works interpreted."""
 
 import ast
+import importlib.util
+import os
 import tomllib
 from pathlib import Path
 
@@ -48,3 +50,10 @@ def test_a_compiled_class_inherits_from_nothing_that_is_interpreted(path):
         for base in node.bases
     ]
     assert not [base for base in bases if base.startswith("asyncio.")]
+
+
+@pytest.mark.parametrize("path", COMPILED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_tested_is_compiled_if_it_is_to_be(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    source = importlib.util.find_spec(name).origin
+    assert source.endswith(".so") == ("PDCTL_TEST_COMPILED" in os.environ)
