@@ -22,7 +22,7 @@ def test_a_client_that_leaves_during_prefill_leaves_nothing_pinned(deploy: Calla
     made = deploy(pools).up()
     made.serves()
     request = limited(COMPLETION, {"prompt": "hello"}, 8)
-    with made.fault("prefill-0", "slow", factor=2000):
+    with made.fault("prefill-0", "slow", factor=6000):
         with pytest.raises(httpx.ReadTimeout):
             made.client.post(COMPLETION, json=request, timeout=httpx.Timeout(20.0, read=0.5))
         made.at_work("decode-0", 0)

@@ -73,6 +73,8 @@ def test_case_26_a_stream_whose_decode_is_killed_goes_on_with_the_right_text(
     body = {**ask(1, 150), "stream": True, "stream_options": {"include_usage": True}}
     with two_by_two(tmp_path, name, continuation=True) as made:
         made.up()
+        # Else a decode side may be at work on a canary.
+        eventually(lambda: standing(made)["counts"]["good"] == 4, lambda: str(standing(made)))
         with (
             made.fault("decode-0", "slow", factor=40),
             made.fault("decode-1", "slow", factor=40),
