@@ -21,8 +21,10 @@ def test_a_client_that_leaves_during_prefill_leaves_nothing_pinned(deploy: Calla
     pools = {role: sim(role, "vllm", **settings) for role in ("prefill", "decode")}
     made = deploy(pools).up()
     made.serves()
+    # Else the canary through the pair may be under way too.
+    eventually(lambda: made.endpoint_pairs()["counts"]["good"] == 1, made.unrest)
     request = limited(COMPLETION, {"prompt": "hello"}, 8)
-    with made.fault("prefill-0", "slow", factor=6000):
+    with made.fault("prefill-0", "slow", factor=3000):
         with pytest.raises(httpx.ReadTimeout):
             made.client.post(COMPLETION, json=request, timeout=httpx.Timeout(20.0, read=0.5))
         made.at_work("decode-0", 0)

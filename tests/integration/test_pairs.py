@@ -26,10 +26,6 @@ def two_by_two(folder: Path, name: str, **router: Any) -> Deployment:
     return Deployment(folder / name, pools, router=router)
 
 
-def standing(made: Deployment) -> dict[str, Any]:
-    return dict(made._admin("/endpoints").json()["pairs"])
-
-
 def ask(n: int, tokens: int = 12) -> dict[str, Any]:
     prompt = f"{n} of many {WORDS * 3}"
     return {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
@@ -47,13 +43,15 @@ def test_case_16_and_17_a_pair_that_passes_garbage_after_a_restart_gets_no_reque
 ) -> None:
     with two_by_two(tmp_path, name) as made:
         made.up()
-        eventually(lambda: standing(made)["counts"]["good"] == 4, lambda: str(standing(made)))
+        eventually(lambda: made.endpoint_pairs()["counts"]["good"] == 4, lambda: str(made.endpoint_pairs()))
         with made.fault("decode-1", "garbage"):
             before = made.engine_state("prefill-1")["pid"]
             os.kill(before, signal.SIGKILL)
             made.replaced("prefill-1", before)
-            eventually(lambda: standing(made)["counts"]["bad"] == 1, lambda: str(standing(made)))
-            [bad] = standing(made)["doubtful"]
+            eventually(
+                lambda: made.endpoint_pairs()["counts"]["bad"] == 1, lambda: str(made.endpoint_pairs())
+            )
+            [bad] = made.endpoint_pairs()["doubtful"]
             assert (bad["prefill"], bad["decode"]) == ("prefill-1", "decode-1")
             assert made.endpoints()["prefill-1"]["shuns"] == ["decode-1"]
         # Gated still: that pair answers right again only once a later try has found so.
@@ -61,7 +59,7 @@ def test_case_16_and_17_a_pair_that_passes_garbage_after_a_restart_gets_no_reque
         with ThreadPoolExecutor(8) as pool:
             told = list(pool.map(lambda body: text(made.client, body), bodies))
         assert told == [text(references[FLEETS[name][0]], body) for body in bodies]
-        eventually(lambda: standing(made)["counts"]["good"] == 4, lambda: str(standing(made)))
+        eventually(lambda: made.endpoint_pairs()["counts"]["good"] == 4, lambda: str(made.endpoint_pairs()))
         assert made.metric("pdctl_canaries_total.*bad") >= 1
         made.at_rest()
 
@@ -74,7 +72,7 @@ def test_case_26_a_stream_whose_decode_is_killed_goes_on_with_the_right_text(
     with two_by_two(tmp_path, name, continuation=True) as made:
         made.up()
         # Else a decode side may be at work on a canary.
-        eventually(lambda: standing(made)["counts"]["good"] == 4, lambda: str(standing(made)))
+        eventually(lambda: made.endpoint_pairs()["counts"]["good"] == 4, lambda: str(made.endpoint_pairs()))
         with (
             made.fault("decode-0", "slow", factor=40),
             made.fault("decode-1", "slow", factor=40),

@@ -179,6 +179,10 @@ class Deployment:
         shown = self._admin("/endpoints").json()["endpoints"]
         return {one["name"]: one for one in shown}
 
+    def endpoint_pairs(self) -> dict[str, Any]:
+        """What the router knows of its pairs."""
+        return dict(self._admin("/endpoints").json()["pairs"])
+
     def metrics(self) -> dict[str, float]:
         """The router's metrics by their whole name, labels included."""
         rows = (line.rpartition(" ") for line in self._admin("/metrics").text.splitlines())
