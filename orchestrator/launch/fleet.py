@@ -13,7 +13,7 @@ from orchestrator.launch.paths import write_private
 from orchestrator.launch.reconcile import Changes
 from orchestrator.launch.shell import Shell
 from orchestrator.launch.state import Record
-from orchestrator.launch.unit import Unit
+from orchestrator.launch.unit import ROUTER, Unit
 from orchestrator.topology import lockfile
 from orchestrator.topology.plan import InstancePlan, Plan, dump
 
@@ -55,6 +55,11 @@ class Fleet:
         """The process trees that live."""
         self.leaving = [k for k in self.leaving if k.state is not State.STOPPED]
         return [k.process for k in (*self.keepers.values(), *self.leaving) if k.process is not None]
+
+    def routed(self) -> bool:
+        """Whether there is a router that can tell of instances: one of ours that is up, or one elsewhere."""
+        router = self.keepers.get(ROUTER)
+        return self.plan is not None if router is None else router.state is State.READY
 
     def pulse(self) -> None:
         """Wake everybody who waits for a change."""

@@ -72,7 +72,7 @@ class Keeper:
         self._shell = shell
         self._effects: Effects = ()
         self._box: asyncio.Queue[Event] = asyncio.Queue()
-        self._hang: asyncio.Future[str] | None = None
+        self._useless: asyncio.Future[str] | None = None
         self._since_s = shell.clock.now_s()
         policy = shell.tuning.restart.for_start(unit.max_restarts, unit.probes.ready_timeout_s)
         self.life = Life(policy, incarnation=record.incarnation if record else 0)
@@ -105,10 +105,10 @@ class Keeper:
         """Wish for LAUNCH, STOP or KILL; a wish that has no place in the state it meets is dropped."""
         self._box.put_nowait(event)
 
-    def hang(self, why: str) -> None:
-        """Its process lives and gets no work done: this incarnation has failed, if it is READY."""
-        if self._hang is not None and not self._hang.done():
-            self._hang.set_result(why)
+    def fail(self, why: str) -> None:
+        """Its process lives and is of no use: this incarnation has failed, if it is READY."""
+        if self._useless is not None and not self._useless.done():
+            self._useless.set_result(why)
 
     def take_back(self) -> None:
         """The unit's name is this keeper's again: whoever was to take over did not come so far."""
@@ -269,16 +269,16 @@ class Keeper:
             await self._shell.router_ready()
         await self._shell.told.hear(self.unit, self._shell.prober.tell)
         ending = asyncio.create_task(self._running().exited())
-        self._hang = hang = asyncio.get_running_loop().create_future()
+        self._useless = useless = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.wait({ending, hang}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ending, useless}, return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
                 if self.superseded:
                     return Event.STOP
                 return _ended(ending.result(), "while it was serving")
-            return Failed(f"hung: {hang.result()}")
+            return Failed(useless.result())
         finally:
-            self._hang = None
+            self._useless = None
             await _cancelled(ending)
 
     async def _drain(self) -> Event:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import httpx
 
+from orchestrator.core.pairs import Standing
 from orchestrator.fabric import unix
 from orchestrator.launch.status import OPERATOR
 from orchestrator.topology.plan import Plan
@@ -24,14 +25,33 @@ _BY = {"by": "controller"}
 """Who gates, in the router's words: what an operator has drained stays so, whatever the controller does."""
 
 
-class _Endpoint(NamedTuple):
-    """What the router says of an endpoint: whether and why not it gives it work, who gates it, and why it is
-    taken to hang, if it is."""
+class SeenEndpoint(NamedTuple):
+    """What the router says of an endpoint: whether and why not it gives it work, who gates it, why it is
+    taken to hang, if it is, and how its circuit breaker stands."""
 
     ready: bool
     why: str
     gates: tuple[str, ...]
     hung: str
+    circuit: str
+
+
+class Seen(NamedTuple):
+    """What the router says of all endpoints. `bad` has for each endpoint of a bad pair the other sides, with
+    why; `restart` are those that it advises to start anew."""
+
+    endpoints: Mapping[str, SeenEndpoint]
+    bad: Mapping[str, Mapping[str, str]]
+    restart: tuple[str, ...]
+
+
+class Sick(NamedTuple):
+    """Instances that a new process might mend, each with why: those that hang, and those with two bad pairs or
+    more and no good one, the most bad ones first. None that an operator has drained: somebody may be looking
+    into it."""
+
+    hung: Mapping[str, str]
+    mispaired: Mapping[str, str]
 
 
 class RouterLink(Protocol):
@@ -64,9 +84,8 @@ class RouterLink(Protocol):
         """The router's process, as it says itself; None if none answers."""
         ...
 
-    async def hung(self) -> Mapping[str, str]:
-        """The instances that the router takes to hang, and why; not those that an operator has drained:
-        somebody may be looking into one."""
+    async def sick(self) -> Sick:
+        """Who should be started anew by what the router sees."""
         ...
 
 
@@ -108,10 +127,10 @@ class SocketRouterLink:
 
     async def joined(self, name: str) -> str | None:
         """See `RouterLink`."""
-        endpoints = await self._endpoints()
-        if endpoints is None:
+        seen = await self.seen()
+        if seen is None:
             return None
-        found = endpoints.get(name)
+        found = seen.endpoints.get(name)
         if found is None:
             return "the router does not know it"
         # One that an operator keeps out is as it is meant to be.
@@ -125,21 +144,28 @@ class SocketRouterLink:
         except (KeyError, TypeError, ValueError):
             return None
 
-    async def hung(self) -> Mapping[str, str]:
+    async def sick(self) -> Sick:
         """See `RouterLink`."""
-        endpoints = await self._endpoints() or {}
-        return {name: e.hung for name, e in endpoints.items() if e.hung and OPERATOR not in e.gates}
+        seen = await self.seen()
+        if seen is None:
+            return Sick({}, {})
+        ours = {name: e for name, e in seen.endpoints.items() if OPERATOR not in e.gates}
+        advised = {name: seen.bad[name] for name in seen.restart if name in ours and name in seen.bad}
+        return Sick(
+            hung={name: e.hung for name, e in ours.items() if e.hung},
+            mispaired={
+                name: f"{len(peers)} bad pairs and no good one: {next(iter(peers.values()))}"
+                for name, peers in sorted(advised.items(), key=lambda item: -len(item[1]))
+            },
+        )
 
-    async def _endpoints(self) -> Mapping[str, _Endpoint] | None:
-        """What the router says of each endpoint; None if there is no router that could tell."""
+    async def seen(self) -> Seen | None:
+        """All that the router says of its endpoints; None if there is no router that could tell."""
         answer = await self._ask("GET", "/endpoints", None, HINT_TIMEOUT_S)
         if answer is None:
             return None
         try:
-            return {
-                str(e["name"]): _Endpoint(bool(e["ready"]), str(e["why"]), tuple(e["gates"]), str(e["hung"]))
-                for e in answer.json()["endpoints"]
-            }
+            return _seen(answer.json())
         except (KeyError, TypeError, ValueError):
             log.warning("router: /endpoints answered something else")
             return None
@@ -185,6 +211,24 @@ class SocketRouterLink:
     ) -> httpx.Response:
         async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
             return await client.request(method, url, json=body, timeout=timeout_s, headers=self._headers)
+
+
+def _seen(told: Any) -> Seen:
+    """The answer of `GET /endpoints`. Raises KeyError, TypeError or ValueError on anything else."""
+    bad: dict[str, dict[str, str]] = {}
+    for pair in told["pairs"].get("doubtful", ()):
+        if pair["standing"] == Standing.BAD:
+            prefill, decode, why = str(pair["prefill"]), str(pair["decode"]), str(pair["why"])
+            # One that serves alone is its own pair.
+            bad.setdefault(prefill or decode, {})[decode] = why
+            bad.setdefault(decode, {})[prefill or decode] = why
+    endpoints = {
+        str(e["name"]): SeenEndpoint(
+            bool(e["ready"]), str(e["why"]), tuple(e["gates"]), str(e["hung"]), str(e["circuit"])
+        )
+        for e in told["endpoints"]
+    }
+    return Seen(endpoints, bad, tuple(map(str, told["pairs"].get("restart", ()))))
 
 
 def link_of(socket: Path, plan: Plan, before: RouterLink) -> RouterLink:

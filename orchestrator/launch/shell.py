@@ -31,8 +31,8 @@ class Tuning:
     """How often a router that is up is asked whether it can serve."""
     join_s: float = 30.0
     """How long the router may take to find a replaced instance that is ready."""
-    hang_s: float = 5.0
-    """How often the router is asked which engines hang."""
+    advice_s: float = 5.0
+    """How often the router is asked which engines hang or answer wrongly."""
     leave_s: float = 2.0
     """How long a leader's helpers may outlive it: Python's resource tracker removes shared memory then."""
     failed_leave_s: float = 5.0

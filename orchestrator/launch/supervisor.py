@@ -13,6 +13,7 @@ from orchestrator.core.lifecycle import Event, State
 from orchestrator.errors import LaunchError
 from orchestrator.launch import logs
 from orchestrator.launch.adopt import inherit, unit_for
+from orchestrator.launch.advice import Advice
 from orchestrator.launch.fleet import Fleet
 from orchestrator.launch.keeper import Keeper
 from orchestrator.launch.postmortem import found_dead
@@ -58,14 +59,18 @@ class Supervisor:
     def _rolling(self) -> bool:
         return self._rollout is not None and not self._rollout.done()
 
+    def _moving(self) -> bool:
+        """Whether any unit is on its way from one state to another."""
+        return any(keeper.state in _MOVING for keeper in self._fleet.keepers.values())
+
     @property
     def phase(self) -> Phase:
         """How the whole stands."""
         if self._stopping:
             return Phase.STOPPED if self._swept else Phase.STOPPING
-        states = {keeper.state for keeper in self._fleet.keepers.values()}
-        if self._rolling or states & _MOVING:
+        if self._rolling or self._moving():
             return Phase.WORKING
+        states = {keeper.state for keeper in self._fleet.keepers.values()}
         if self._problem or self._door or State.FATAL in states:
             return Phase.FAILED
         return Phase.WORKING if self._shut_door() else Phase.READY
@@ -123,7 +128,7 @@ class Supervisor:
             process = shell.launcher.adopt(adoption.identity, adoption.mark)
             fleet.keep(Keeper(unit_for(record, units), shell, record, process))
         await shell.launcher.sweep_strays({n: k.life.incarnation for n, k in fleet.keepers.items()})
-        chores = (self._keep_house(), self._mind_door(), self._mind_progress())
+        chores = (self._keep_house(), self._mind_door(), self._mind_router())
         self._chores = [asyncio.create_task(chore) for chore in chores]
         for task in self._chores:
             task.add_done_callback(fleet.note_failure)
@@ -319,17 +324,14 @@ class Supervisor:
             fleet.pulse()
             await asyncio.sleep(self._shell.tuning.door_s)
 
-    async def _mind_progress(self) -> None:
-        """Start anew what the router takes to hang: it sees whether work gets done, and how much of what
-        looks like a hang is a long prefill."""
+    async def _mind_router(self) -> None:
+        """Do what follows from what the router sees of instances: whether work gets done, and done right."""
+        advice = Advice(self._fleet)
         while True:
-            await asyncio.sleep(self._shell.tuning.hang_s)
-            if not any(k.unit.is_router and k.state is State.READY for k in self._fleet.alive()):
-                continue
-            for name, why in (await self._shell.router.hung()).items():
-                keeper = self._fleet.keepers.get(name)
-                if keeper is not None:
-                    keeper.hang(why)
+            await asyncio.sleep(self._shell.tuning.advice_s)
+            if self._fleet.routed():
+                sick = await self._shell.router.sick()
+                advice.heed(sick, settled=not (self._stopping or self._rolling or self._moving()))
 
     async def close(self) -> None:
         """Let go of everything without stopping it."""

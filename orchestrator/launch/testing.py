@@ -12,6 +12,7 @@ from orchestrator.core.types import Role
 from orchestrator.engines.base import HttpCall, Probes, Word
 from orchestrator.launch.base import Found, Process
 from orchestrator.launch.process import Identity, Mark
+from orchestrator.launch.routerlink import Sick
 from orchestrator.launch.unit import Unit
 from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan
 
@@ -138,13 +139,14 @@ class FakeProber:
 @dataclass
 class FakeRouterLink:
     """Writes every hint to `story`; a drain waits until `busy` no longer holds the instance. `missing` says
-    why an instance is not given work, `stuck` why it is taken to hang; `refused` is what comes of a reload,
-    `serving` the pid of the router that answers."""
+    why an instance is not given work, `stuck` why it is taken to hang, `mispaired` which of its pairs are bad;
+    `refused` is what comes of a reload, `serving` the pid of the router that answers."""
 
     story: list[str] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)
     stuck: dict[str, str] = field(default_factory=dict)
+    mispaired: dict[str, str] = field(default_factory=dict)
     refused: str = ""
     serving: int | None = None
 
@@ -175,9 +177,9 @@ class FakeRouterLink:
         """See `RouterLink`."""
         return self.serving
 
-    async def hung(self) -> Mapping[str, str]:
+    async def sick(self) -> Sick:
         """See `RouterLink`."""
-        return dict(self.stuck)
+        return Sick(dict(self.stuck), dict(self.mispaired))
 
 
 def word(text: str, *, secret: bool = False) -> Word:

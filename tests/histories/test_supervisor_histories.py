@@ -29,7 +29,7 @@ FAST = Tuning(
     probe_most_s=0.001,
     door_s=0.001,
     join_s=0.05,
-    hang_s=0.01,
+    advice_s=0.01,
     leave_s=0.0,
     failed_leave_s=0.0,
     housekeeping_s=3600.0,
@@ -98,6 +98,10 @@ async def until_state(supervisor: Supervisor, name: str, state: State) -> Instan
                 if found.name == name and found.state is state:
                     return found
     raise AssertionError("stopped before")
+
+
+def one(supervisor: Supervisor, name: str) -> InstanceStatus:
+    return next(i for i in supervisor.status().instances if i.name == name)
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
@@ -427,6 +431,28 @@ async def test_case_40_what_the_router_takes_to_hang_is_started_anew(stage: Stag
         hung = next(i for i in status.instances if i.name == "d0")
         assert hung.last_error.startswith("hung: has work, but none got done for 130 s")
         assert "start p0#2" not in stage.story
+
+
+async def test_of_those_with_bad_pairs_one_at_a_time_is_started_anew_while_tries_are_left(
+    stage: Stage,
+) -> None:
+    async with stage.supervisor() as supervisor:
+        supervisor.apply(stage.plan(unit("p0"), unit("d0"), unit("d1", external=True), with_router=True))
+        await until(supervisor, Phase.READY)
+        stage.prober.said["p0"] = "loading"
+        stage.link.mispaired = {"d1": "2 bad pairs", "p0": "2 bad pairs", "d0": "2 bad pairs"}
+        await eventually(lambda: "start p0#2" in stage.story)
+        await asyncio.sleep(0.1)
+        assert "start d0#2" not in stage.story, "p0 is not through yet"
+        del stage.prober.said["p0"]
+        stage.link.mispaired = {"p0": "2 bad pairs"}
+        await eventually(lambda: "start p0#3" in stage.story)
+        await eventually(lambda: "not started anew again" in one(supervisor, "p0").detail)
+        left = one(supervisor, "p0")
+        assert (left.state, left.restarts, left.last_error) == (State.READY, 2, "2 bad pairs")
+        stage.link.mispaired.clear()
+        await eventually(lambda: one(supervisor, "p0").detail == "")
+        assert "start p0#4" not in stage.story
 
 
 async def test_what_the_router_does_not_take_up_is_said(stage: Stage) -> None:

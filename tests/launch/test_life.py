@@ -43,6 +43,17 @@ def test_it_gives_up_after_the_last_restart() -> None:
     assert (life.state, effects) == (State.FATAL, (Effect.SWEEP, Effect.REPORT))
 
 
+def test_tries_are_spent_until_the_window_has_passed() -> None:
+    life = started()
+    for now_s in (1.0, 2.0):
+        assert not life.spent(now_s)
+        life, _ = life.failed(now_s, RNG)
+        life, _ = life.on(Event.LAUNCH, now_s)
+    assert life.spent(2.0)
+    assert life.failed(2.0, RNG)[0].state is State.FATAL
+    assert not life.spent(1.0 + POLICY.window_s)
+
+
 def test_it_gives_up_at_once_on_what_cannot_change() -> None:
     assert started().failed(0.0, RNG, hopeless=True)[0].state is State.FATAL
 

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.fabric import unix
 from orchestrator.launch import testing
-from orchestrator.launch.routerlink import SocketRouterLink, link_of
+from orchestrator.launch.routerlink import Sick, SocketRouterLink, link_of
 from orchestrator.topology.plan import Credentials
 
 
@@ -89,19 +89,42 @@ async def test_a_refusal_is_logged_and_not_raised(tmp_path: Path, caplog: pytest
     assert "router: /gate answered 400" in caplog.text
 
 
-ROW = {"ready": True, "why": "", "gates": [], "hung": ""}
+ROW = {"ready": True, "why": "", "gates": [], "hung": "", "circuit": "closed"}
 
 
 def endpoints(**rows: Any) -> dict[str, Any]:
-    return {"endpoints": [{"name": name, **row} for name, row in rows.items()]}
+    return {"endpoints": [{"name": name, **row} for name, row in rows.items()], "pairs": {}}
+
+
+async def told(tmp_path: Path, answer: Any) -> Sick:
+    async with router(tmp_path / "router.sock", body=json.dumps(answer).encode()):
+        return await SocketRouterLink(tmp_path / "router.sock").sick()
+
+
+def pair(prefill: str, decode: str, standing: str = "bad") -> dict[str, str]:
+    return {"prefill": prefill, "decode": decode, "standing": standing, "why": f"{prefill}{decode} lies"}
+
+
+async def test_whose_pairs_are_bad_the_most_first(tmp_path: Path) -> None:
+    drained = {**ROW, "gates": ["operator"]}
+    answer = endpoints(p0=ROW, p1=ROW, d0=ROW, d1=ROW, d2=drained)
+    doubtful = [pair(p, d) for d in ("d0", "d1", "d2") for p in ("p0", "p1")]
+    answer["pairs"] = {"doubtful": [*doubtful, pair("p2", "d1", "suspect")], "restart": ["d0", "d2", "p1"]}
+    sick = await told(tmp_path, answer)
+    assert sick.hung == {}
+    assert list(sick.mispaired.items()) == [
+        ("p1", "3 bad pairs and no good one: p1d0 lies"),
+        ("d0", "2 bad pairs and no good one: p0d0 lies"),
+    ]
+    answer["pairs"]["doubtful"] = [{}]
+    assert await told(tmp_path, answer) == ({}, {}), "another router's words"
 
 
 async def test_who_hangs_but_for_those_an_operator_looks_into(tmp_path: Path) -> None:
     stuck = {**ROW, "hung": "has work"}
     answer = endpoints(p0=ROW, p1=stuck, p2={**stuck, "gates": ["operator"]})
-    async with router(tmp_path / "router.sock", body=json.dumps(answer).encode()):
-        assert await SocketRouterLink(tmp_path / "router.sock").hung() == {"p1": "has work"}
-    assert await SocketRouterLink(tmp_path / "router.sock").hung() == {}
+    assert (await told(tmp_path, answer)).hung == {"p1": "has work"}
+    assert await SocketRouterLink(tmp_path / "router.sock").sick() == ({}, {})
 
 
 @pytest.mark.parametrize(("body", "pid"), [(b'{"pid": 7}', 7), (b"{}", None), (b"[]", None), (b"x", None)])
@@ -118,7 +141,7 @@ async def test_whose_process_answers(tmp_path: Path, body: bytes, pid: int | Non
         (endpoints(p0={**ROW, "ready": False, "why": "probe: 503"}), "probe: 503"),
         (endpoints(p0={**ROW, "ready": False, "why": "gated", "gates": ["controller"]}), "gated"),
         (endpoints(p0={**ROW, "ready": False, "why": "gated", "gates": ["operator"]}), None),
-        ({"endpoints": []}, "the router does not know it"),
+        (endpoints(), "the router does not know it"),
         ({"what": 1}, None),
     ],
 )
