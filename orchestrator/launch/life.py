@@ -43,9 +43,8 @@ class Life:
 
     def spent(self, now_s: float) -> bool:
         """Whether a failure now would be followed by no further try."""
-        return (
-            len([at for at in self.failures if now_s - at < self.policy.window_s]) >= self.policy.max_restarts
-        )
+        recent = sum(now_s - at < self.policy.window_s for at in self.failures)
+        return recent >= self.policy.max_restarts
 
     def failed(self, now_s: float, rng: Random, *, hopeless: bool = False) -> tuple[Life, Effects]:
         """The life after a failure: another try is due, or the tries are spent.

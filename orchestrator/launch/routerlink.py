@@ -46,9 +46,9 @@ class Seen(NamedTuple):
 
 
 class Sick(NamedTuple):
-    """Instances that a new process might mend, each with why: those that hang, and those with two bad pairs or
-    more and no good one, the most bad ones first. None that an operator has drained: somebody may be looking
-    into it."""
+    """Instances that a new process might mend, each with why: those that hang, and those with two bad pairs
+    or more and no good one, the most bad ones first. None that an operator has drained: somebody may be
+    looking into it."""
 
     hung: Mapping[str, str]
     mispaired: Mapping[str, str]

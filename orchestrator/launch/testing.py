@@ -139,8 +139,8 @@ class FakeProber:
 @dataclass
 class FakeRouterLink:
     """Writes every hint to `story`; a drain waits until `busy` no longer holds the instance. `missing` says
-    why an instance is not given work, `stuck` why it is taken to hang, `mispaired` which of its pairs are bad;
-    `refused` is what comes of a reload, `serving` the pid of the router that answers."""
+    why an instance is not given work, `stuck` why it is taken to hang, `mispaired` whose pairs are bad and
+    why; `refused` is what comes of a reload, `serving` the pid of the router that answers."""
 
     story: list[str] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)

@@ -433,7 +433,7 @@ async def test_case_40_what_the_router_takes_to_hang_is_started_anew(stage: Stag
         assert "start p0#2" not in stage.story
 
 
-async def test_of_those_with_bad_pairs_one_at_a_time_is_started_anew_while_tries_are_left(
+async def test_who_has_bad_pairs_is_started_anew_one_at_a_time_while_tries_are_left(
     stage: Stage,
 ) -> None:
     async with stage.supervisor() as supervisor:

@@ -67,14 +67,14 @@ def test_case_16_and_17_a_pair_that_passes_garbage_after_a_restart_gets_no_reque
 def test_case_17_an_engine_whose_pairs_are_all_bad_is_started_anew(tmp_path: Path) -> None:
     with two_by_two(tmp_path, "sglang") as made:
         made.up()
-        eventually(lambda: standing(made)["counts"]["good"] == 4, lambda: str(standing(made)))
+        eventually(lambda: made.endpoint_pairs()["counts"]["good"] == 4, lambda: str(made.endpoint_pairs()))
         pids = made.pids()
         with made.fault("decode-1", "garbage"):
             for name in ("prefill-0", "prefill-1"):
                 os.kill(pids[name], signal.SIGKILL)
                 made.replaced(name, pids[name])
             made.replaced("decode-1", pids["decode-1"])
-        eventually(lambda: standing(made)["counts"]["good"] == 4, lambda: str(standing(made)))
+        eventually(lambda: made.endpoint_pairs()["counts"]["good"] == 4, lambda: str(made.endpoint_pairs()))
         why = "2 bad pairs and no good one: its answer to a known question is wrong"
         assert made.ps()["decode-1"]["last_error"].startswith(why)
         assert f"decode-1: started anew: {why}" in made.log("controller")
