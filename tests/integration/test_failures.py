@@ -223,7 +223,7 @@ def prefill_hangs(fleet: Fleet) -> None:
     """Cases 19, 40."""
     with fleet.deployment.fault("prefill-0", "hang"), asked(fleet, body(), body(stream=True)) as answers:
         for answer in answers:
-            refused(answer(), 504, "prefill-deadline")
+            refused(answer(), 504, "prefill-deadline", "total-deadline")
 
 
 def decode_hangs(fleet: Fleet) -> None:
