@@ -13,8 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.core.breaker import Circuit
 from orchestrator.core.lifecycle import State
-from orchestrator.launch.status import InstanceStatus, Phase, Status
+from orchestrator.launch.status import BadPair, InstanceStatus, Phase, Status
 
 STYLES = {
     State.READY: "green",
@@ -29,6 +30,8 @@ STYLES = {
 SETTLED = frozenset({State.READY, State.FATAL, State.STOPPED})
 ASKED = frozenset({State.DRAINING, State.STOPPING})
 """States entered by request: how long the one before had lasted is no achievement."""
+PAIRS_SHOWN = 6
+"""How many bad pairs are named for each reason."""
 STILL_S = 15.0
 """How often it is said what is waited for, where no live table shows it."""
 
@@ -218,6 +221,26 @@ def _last_error(i: InstanceStatus) -> str:
     return f"{i.last_error}, over {brief_s(i.uptime_s)} ago"
 
 
+def _circuit(i: InstanceStatus) -> str:
+    """That the router keeps requests from it, where that is so."""
+    if i.circuit in (None, Circuit.CLOSED):
+        return ""
+    tried = "is about to be tried" if i.circuit == Circuit.HALF_OPEN else "gets no requests for now"
+    return f"circuit {i.circuit}: it failed, and {tried}"
+
+
+def pair_lines(pairs: Sequence[BadPair]) -> Iterator[str]:
+    """The bad pairs, a line for each reason, with the first few of each."""
+    reasons: dict[str, list[str]] = {}
+    for prefill, decode, why in pairs:
+        reasons.setdefault(why, []).append(f"{prefill} > {decode}" if prefill else decode)
+    if reasons:
+        yield ""
+    for why, names in reasons.items():
+        more = f" and {len(names) - PAIRS_SHOWN} more" if len(names) > PAIRS_SHOWN else ""
+        yield f"bad pairs: {', '.join(names[:PAIRS_SHOWN])}{more}: {why}"
+
+
 def ps_lines(instances: Sequence[InstanceStatus]) -> Iterator[str]:
     """`ps` as text: a row each, as narrow as a terminal is; below them what each waits for, and what went
     wrong with it last.
@@ -229,7 +252,7 @@ def ps_lines(instances: Sequence[InstanceStatus]) -> Iterator[str]:
         uptime = brief_s(i.uptime_s) if i.uptime_s is not None else "-"
         rows.append([i.name, i.role, i.state.name, str(i.pid or "-"), uptime, str(i.restarts), i.url])
     yield from columns(rows)
-    told = [(i, text) for i in instances for text in (i.detail, _last_error(i)) if text]
+    told = [(i, text) for i in instances for text in (i.detail, _circuit(i), _last_error(i)) if text]
     if told:
         yield ""
     for i, text in told:

@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.cli.app import DEFAULT_TOPOLOGY, NodeName, Overrides, TopologyFile, app, err, load_plan
 from orchestrator.cli.main import INTERRUPTED
-from orchestrator.cli.progress import Progress, failures, ps_lines
+from orchestrator.cli.progress import Progress, failures, pair_lines, ps_lines
 from orchestrator.core.address import is_loopback, split_http_url
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError, Problem, TopologyError
@@ -193,6 +193,8 @@ def ps(
             typer.echo(line)
         for external in status.external:
             typer.echo(f"external: {external}")
+        for line in pair_lines(status.bad_pairs):
+            typer.echo(line)
     if status.phase is Phase.UNWATCHED:
         err.print(
             "no controller runs: what lives serves on, nothing is restarted. "

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.core.breaker import Circuit
 from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError
 from orchestrator.launch import control
@@ -21,13 +22,45 @@ from orchestrator.launch.process import alive, boot_id
 from orchestrator.launch.state import Record, read_plan, read_records
 from orchestrator.launch.status import OPERATOR, UNWATCHED, InstanceStatus, Phase, Status, router_last
 from orchestrator.launch.unit import Unit, secrets_of, units_of
-from orchestrator.topology.plan import parse
+from orchestrator.topology.plan import Plan, parse
+
+ROUTER_S = 2.0
+"""How long `ps` waits for a router that is slow to tell of its endpoints."""
 
 
 async def status(state: StateDir) -> Status:
     """How things stand, from the controller; without one, from its records and the process table."""
     found = await _status(state)
-    return replace(found, instances=_marked(state, found.instances))
+    found = replace(found, instances=_marked(state, found.instances))
+    return await _routed(state, found) if found.instances or found.external else found
+
+
+async def _routed(state: StateDir, found: Status) -> Status:
+    """`found` with what the router says of the instances; as it is where no router answers."""
+    # Here and not above: it loads an HTTP client, which only those who look at what runs need.
+    from orchestrator.launch.routerlink import SocketRouterLink, link_of
+
+    link = SocketRouterLink(state.router)
+    plan = _plan(state)
+    router = plan.router if plan is not None else None
+    if plan is not None and router is not None and router.remote_admin_url:
+        link = link_of(state.router, plan, link)
+    seen = await link.seen(ROUTER_S)
+    if seen is None:
+        return found
+    instances = tuple(
+        replace(i, circuit=e.circuit, bad_pairs=tuple(seen.bad_with(i.name)))
+        if (e := seen.endpoints.get(i.name)) is not None
+        else i
+        for i in found.instances
+    )
+    external = tuple(
+        f"{line}  circuit {e.circuit}"
+        if (e := seen.endpoints.get(line.split()[0])) is not None and e.circuit != Circuit.CLOSED
+        else line
+        for line in found.external
+    )
+    return replace(found, instances=instances, external=external, bad_pairs=seen.bad)
 
 
 def _marked(state: StateDir, instances: tuple[InstanceStatus, ...]) -> tuple[InstanceStatus, ...]:
@@ -125,9 +158,18 @@ def _units(state: StateDir) -> Mapping[str, Unit]:
     """The units of the plan that was being run, for what their adapters make of a log; none if it cannot be
     read."""
     try:
-        return units_of(parse(state.plan.read_bytes()))
-    except (OSError, ValueError, LaunchError):
+        plan = _plan(state)
+        return {} if plan is None else units_of(plan)
+    except LaunchError:
         return {}
+
+
+def _plan(state: StateDir) -> Plan | None:
+    """The plan that is being run; None if it cannot be read."""
+    try:
+        return parse(state.plan.read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def secrets(state: StateDir) -> frozenset[str]:

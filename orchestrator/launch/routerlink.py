@@ -11,7 +11,7 @@ import httpx
 
 from orchestrator.core.pairs import Standing
 from orchestrator.fabric import unix
-from orchestrator.launch.status import OPERATOR
+from orchestrator.launch.status import OPERATOR, BadPair
 from orchestrator.topology.plan import Plan
 
 log = logging.getLogger(__name__)
@@ -37,12 +37,16 @@ class SeenEndpoint(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the router says of all endpoints. `bad` has for each endpoint of a bad pair the other sides, with
-    why; `restart` are those that it advises to start anew."""
+    """What the router says of all endpoints; `restart` are those that it advises to start anew."""
 
     endpoints: Mapping[str, SeenEndpoint]
-    bad: Mapping[str, Mapping[str, str]]
+    bad: tuple[BadPair, ...]
     restart: tuple[str, ...]
+
+    def bad_with(self, name: str) -> Mapping[str, str]:
+        """With whom `name` forms bad pairs, and why; with itself, if it serves alone."""
+        sides = {(p or d, d, why) for p, d, why in self.bad} | {(d, p or d, why) for p, d, why in self.bad}
+        return {other: why for one, other, why in sorted(sides) if one == name}
 
 
 class Sick(NamedTuple):
@@ -150,7 +154,7 @@ class SocketRouterLink:
         if seen is None:
             return Sick({}, {})
         ours = {name: e for name, e in seen.endpoints.items() if OPERATOR not in e.gates}
-        advised = {name: seen.bad[name] for name in seen.restart if name in ours and name in seen.bad}
+        advised = {name: bad for name in seen.restart if name in ours and (bad := seen.bad_with(name))}
         return Sick(
             hung={name: e.hung for name, e in ours.items() if e.hung},
             mispaired={
@@ -159,9 +163,9 @@ class SocketRouterLink:
             },
         )
 
-    async def seen(self) -> Seen | None:
+    async def seen(self, timeout_s: float = HINT_TIMEOUT_S) -> Seen | None:
         """All that the router says of its endpoints; None if there is no router that could tell."""
-        answer = await self._ask("GET", "/endpoints", None, HINT_TIMEOUT_S)
+        answer = await self._ask("GET", "/endpoints", None, timeout_s)
         if answer is None:
             return None
         try:
@@ -215,23 +219,22 @@ class SocketRouterLink:
 
 def _seen(told: Any) -> Seen:
     """The answer of `GET /endpoints`. Raises KeyError, TypeError or ValueError on anything else."""
-    bad: dict[str, dict[str, str]] = {}
-    for pair in told["pairs"].get("doubtful", ()):
-        if pair["standing"] == Standing.BAD:
-            prefill, decode, why = str(pair["prefill"]), str(pair["decode"]), str(pair["why"])
-            # One that serves alone is its own pair.
-            bad.setdefault(prefill or decode, {})[decode] = why
-            bad.setdefault(decode, {})[prefill or decode] = why
+    doubtful = told["pairs"].get("doubtful", ())
+    bad = [
+        BadPair(str(pair["prefill"]), str(pair["decode"]), str(pair["why"]))
+        for pair in doubtful
+        if pair["standing"] == Standing.BAD
+    ]
     endpoints = {
         str(e["name"]): SeenEndpoint(
             bool(e["ready"]), str(e["why"]), tuple(e["gates"]), str(e["hung"]), str(e["circuit"])
         )
         for e in told["endpoints"]
     }
-    return Seen(endpoints, bad, tuple(map(str, told["pairs"].get("restart", ()))))
+    return Seen(endpoints, tuple(bad), tuple(map(str, told["pairs"].get("restart", ()))))
 
 
-def link_of(socket: Path, plan: Plan, before: RouterLink) -> RouterLink:
+def link_of(socket: Path, plan: Plan, before: RouterLink) -> SocketRouterLink:
     """How the router of `plan` is reached from its node: over `socket`, or on another node by its admin
     listener."""
     router = plan.router

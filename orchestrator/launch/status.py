@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.core.lifecycle import State
 from orchestrator.launch.unit import ROUTER
@@ -57,12 +57,25 @@ class InstanceStatus:
     last_line: str = ""
     failure: tuple[str, ...] = ()
     hint: str = ""
+    circuit: str | None = None
+    """Its circuit breaker in the router; None where no router tells."""
+    bad_pairs: tuple[str, ...] = ()
+    """With whom it forms pairs that the router has found bad; itself, if it serves alone."""
+
+
+class BadPair(NamedTuple):
+    """A pair that the router has found bad, and why; of one that serves alone, `prefill` is empty."""
+
+    prefill: str
+    decode: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     """The whole. `url` is where clients go; `problem` is what is wrong with no one instance;
-    `external` names the engines that the router joins and nobody here launches."""
+    `external` names the engines that the router joins and nobody here launches; `bad_pairs`, and what
+    instances have of the router's, are filled in by `report`."""
 
     phase: Phase
     name: str = ""
@@ -71,6 +84,7 @@ class Status:
     problem: str = ""
     instances: tuple[InstanceStatus, ...] = ()
     external: tuple[str, ...] = ()
+    bad_pairs: tuple[BadPair, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the wire."""
@@ -80,7 +94,14 @@ class Status:
 def parse_status(data: Mapping[str, Any]) -> Status:
     """The status from `to_json`'s data. Raises KeyError, TypeError or ValueError on anything else."""
     instances = tuple(
-        InstanceStatus(**{**i, "state": State(i["state"]), "failure": tuple(i["failure"])})
+        InstanceStatus(
+            **{
+                **i,
+                "state": State(i["state"]),
+                "failure": tuple(i["failure"]),
+                "bad_pairs": tuple(i["bad_pairs"]),
+            }
+        )
         for i in data["instances"]
     )
     return Status(
@@ -89,6 +110,7 @@ def parse_status(data: Mapping[str, Any]) -> Status:
             "phase": Phase(data["phase"]),
             "instances": instances,
             "external": tuple(data["external"]),
+            "bad_pairs": tuple(BadPair(*pair) for pair in data["bad_pairs"]),
         }
     )
 
@@ -100,7 +122,7 @@ def router_last(instances: Iterable[InstanceStatus]) -> tuple[InstanceStatus, ..
 
 PS_FIELDS = (
     *("name", "pool", "role", "state", "pid", "url", "ports", "uptime_s"),
-    *("restarts", "incarnation", "exit_code", "last_error"),
+    *("restarts", "incarnation", "exit_code", "last_error", "circuit", "bad_pairs"),
 )
 """The fields of one object of `ps --json`, a contract with whoever parses it."""
 

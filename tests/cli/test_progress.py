@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from orchestrator.cli.progress import Progress, brief_s, failures, ps_lines
+from orchestrator.cli.progress import Progress, brief_s, failures, pair_lines, ps_lines
 from orchestrator.core.lifecycle import State
-from orchestrator.launch.status import InstanceStatus, Phase, Status
+from orchestrator.launch.status import BadPair, InstanceStatus, Phase, Status
 
 ONE = InstanceStatus(
     name="p0", pool="prefill", role="prefill", state=State.STARTING, url="http://e", ports={}, log="/l/p0.log"
@@ -196,3 +196,24 @@ def test_the_table_fits_a_terminal_and_errors_are_never_cut() -> None:
     assert max(len(heading), len(row)) <= 80
     assert heading.index("STATE") == row.index("READY")
     assert error == f"prefill-0: {'x' * 300}, over 12h30m ago"
+
+
+def test_ps_says_of_a_circuit_that_is_not_closed() -> None:
+    ready = replace(ONE, state=State.READY)
+    shown = [list(ps_lines([replace(ready, circuit=c)]))[1:] for c in (None, "closed", "half-open", "open")]
+    assert [lines[2:] for lines in shown] == [
+        [],
+        [],
+        ["p0: circuit half-open: it failed, and is about to be tried"],
+        ["p0: circuit open: it failed, and gets no requests for now"],
+    ]
+
+
+def test_ps_names_the_first_bad_pairs_of_each_reason() -> None:
+    assert list(pair_lines([])) == []
+    many = [BadPair("p0", f"d{n}", "it lies") for n in range(8)]
+    assert list(pair_lines([*many, BadPair("", "u0", "its tries fail")])) == [
+        "",
+        "bad pairs: p0 > d0, p0 > d1, p0 > d2, p0 > d3, p0 > d4, p0 > d5 and 2 more: it lies",
+        "bad pairs: u0: its tries fail",
+    ]

@@ -54,6 +54,19 @@ def test_case_16_and_17_a_pair_that_passes_garbage_after_a_restart_gets_no_reque
             [bad] = made.endpoint_pairs()["doubtful"]
             assert (bad["prefill"], bad["decode"]) == ("prefill-1", "decode-1")
             assert made.endpoints()["prefill-1"]["shuns"] == ["decode-1"]
+            shown = "bad pairs: prefill-1 > decode-1: its answer to a known question is wrong"
+            assert made.pdctl("ps").stdout.splitlines()[-1] == shown
+            told = {
+                i["name"]: (i["circuit"], i["bad_pairs"])
+                for i in json.loads(made.pdctl("ps", "--json").stdout)
+            }
+            assert told == {
+                "prefill-0": ("closed", []),
+                "prefill-1": ("closed", ["decode-1"]),
+                "decode-0": ("closed", []),
+                "decode-1": ("closed", ["prefill-1"]),
+                "router": (None, []),
+            }
         # Gated still: that pair answers right again only once a later try has found so.
         bodies = [ask(n) for n in range(16)]
         with ThreadPoolExecutor(8) as pool:

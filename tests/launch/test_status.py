@@ -6,7 +6,15 @@ import json
 from dataclasses import replace
 
 from orchestrator.core.lifecycle import State
-from orchestrator.launch.status import InstanceStatus, Phase, Status, parse_status, ps_object, router_last
+from orchestrator.launch.status import (
+    BadPair,
+    InstanceStatus,
+    Phase,
+    Status,
+    parse_status,
+    ps_object,
+    router_last,
+)
 
 ONE = InstanceStatus(
     name="p0",
@@ -18,16 +26,19 @@ ONE = InstanceStatus(
     log="/x/p0.log",
     exit_code=1,
     failure=("a", "b"),
+    circuit="open",
+    bad_pairs=("d0", "d1"),
 )
+PAIR = BadPair("p0", "d0", "it lies")
 
 
 def test_it_survives_the_wire() -> None:
-    status = Status(Phase.FAILED, "n", "http://x", 7, "problem", (ONE,), ("d0 http://y",))
+    status = Status(Phase.FAILED, "n", "http://x", 7, "problem", (ONE,), ("d0 http://y",), (PAIR,))
     assert parse_status(json.loads(json.dumps(status.to_json()))) == status
 
 
 def test_ps_has_the_fields_it_promises() -> None:
-    assert json.loads(json.dumps(ps_object(ONE))) == {
+    assert json.loads(json.dumps(ps_object(replace(ONE, circuit=None, bad_pairs=())))) == {
         "name": "p0",
         "pool": "prefill",
         "role": "prefill",
@@ -40,6 +51,8 @@ def test_ps_has_the_fields_it_promises() -> None:
         "incarnation": 0,
         "exit_code": 1,
         "last_error": "",
+        "circuit": None,
+        "bad_pairs": [],
     }
 
 
