@@ -139,3 +139,8 @@ class Context:
     """The strictest gap promised to a request that the endpoint decodes now; inf: none."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """What the policies of one role's decision leave for each other, so that nothing is worked out twice."""
+
+    @property
+    def unix_s(self) -> float:
+        """The time of day: seconds since the Unix epoch (in a replay, since the trace began)."""
+        return self.snapshot.unix_s + (self.now_s - self.snapshot.at_s)

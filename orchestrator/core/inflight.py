@@ -71,6 +71,7 @@ class Ledger:
         self._sums: dict[str, Sums] = {}
         self._given: dict[str, Endpoint] = {}
         self._views: dict[str, Endpoint] = {}
+        self._epoch_s = 0.0
         self._stale: set[str] = set()
         self._guesses: dict[str, int] = {}
 
@@ -191,11 +192,12 @@ class Ledger:
         """The same without a copy: to be read at once, and never changed."""
         return self._sums.get(endpoint_id, _NO_SUMS)
 
-    def observe(self, endpoints: Iterable[Endpoint]) -> None:
+    def observe(self, endpoints: Iterable[Endpoint], epoch_s: float = 0.0) -> None:
         """Take the endpoints as they are now; work in flight at one that left is still counted.
 
         Where a load was read anew, what is in flight at this moment is what that report has seen. An
-        endpoint given as the same object as before is taken to be unchanged.
+        endpoint given as the same object as before is taken to be unchanged. `epoch_s` is the Unix time at which
+        the monotonic clock stood at zero.
         """
         given = {e.id: e for e in endpoints}
         views = {}
@@ -210,7 +212,7 @@ class Ledger:
                     seen = view.inflight_at_load
                 view = _with_inflight(endpoint, now, seen)
             views[endpoint_id] = view
-        self._given, self._views = given, views
+        self._given, self._views, self._epoch_s = given, views, epoch_s
 
     def snapshot(self, now_s: float) -> Snapshot:
         """The endpoints last observed, each with what is in flight there at this moment.
@@ -222,7 +224,7 @@ class Ledger:
             if view is not None:
                 self._views[endpoint_id] = _with_inflight(view, self.inflight(endpoint_id))
         self._stale.clear()
-        return Snapshot(at_s=now_s, endpoints=tuple(self._views.values()))
+        return Snapshot(at_s=now_s, endpoints=tuple(self._views.values()), unix_s=now_s + self._epoch_s)
 
     def _get(self, request_id: str) -> Work:
         work = self._work.get(request_id)

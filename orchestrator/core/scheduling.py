@@ -277,7 +277,7 @@ class ImmediateScheduler:
         self._pages = {e.id: e.block_size for e in snapshot.endpoints}
         self._places.clear()
         self._limited = any(e.shuns or e.cap is not None for e in snapshot.endpoints)
-        self.ledger.observe(snapshot.endpoints)
+        self.ledger.observe(snapshot.endpoints, snapshot.unix_s - snapshot.at_s)
         self._outlook.observe(snapshot, now_s)
         return ()
 

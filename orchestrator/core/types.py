@@ -192,6 +192,8 @@ class Snapshot:
 
     at_s: float
     endpoints: tuple[Endpoint, ...]
+    unix_s: float = 0.0
+    """The same moment in seconds since the Unix epoch."""
 
     def ready(self, model: str, role: Role) -> tuple[Endpoint, ...]:
         """The endpoints of `model` in `role` that may be given work."""

@@ -85,7 +85,7 @@ class Registry(Listeners):
         """Every endpoint as it is; the same object until something changes."""
         if self._snapshot is None:
             views = tuple(s.endpoint() for s in self._states.values())
-            self._snapshot = Snapshot(at_s=now_s, endpoints=views)
+            self._snapshot = Snapshot(at_s=now_s, endpoints=views, unix_s=self._clock.wall_s())
         return self._snapshot
 
     def get(self, endpoint_id: str) -> Endpoint | None:

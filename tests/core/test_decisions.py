@@ -34,3 +34,8 @@ def test_what_waits_is_equal_to_itself_alone():
 def test_a_yes_needs_a_request_and_a_route(missing):
     with pytest.raises(TypeError):
         Assign(**missing)
+
+
+def test_the_time_of_day_goes_on_between_snapshots():
+    seen = Snapshot(100.0, (), unix_s=1_700_000_000.0)
+    assert Context(seen, Role.PREFILL, 103.0, Random(1), FakePrefix({})).unix_s == 1_700_000_003.0

@@ -239,3 +239,9 @@ def test_work_at_an_endpoint_that_left_is_still_released():
     ledger.finish(make_request().id)
     ledger.observe([make_endpoint("u0")])
     assert ledger.snapshot(2.0).endpoints[0].inflight == NOTHING
+
+
+def test_a_snapshot_tells_the_time_of_day_of_its_own_moment():
+    ledger = Ledger()
+    ledger.observe([make_endpoint("u0")], 1_700_000_000.0)
+    assert ledger.snapshot(12.5).unix_s == 1_700_000_012.5

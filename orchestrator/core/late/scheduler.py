@@ -218,7 +218,7 @@ class LateScheduler:
         """Take the endpoints as they are now; a new incarnation has an empty prefix cache."""
         self._keep_prefixes(snapshot)
         self.predictor.observe(snapshot, now_s)
-        self.ledger.observe(snapshot.endpoints)
+        self.ledger.observe(snapshot.endpoints, snapshot.unix_s - snapshot.at_s)
         if self._board.observe(self.ledger.snapshot(now_s).endpoints):
             for item, _ in list(self._waiting.values()):
                 item.waits_for, item.passed_s, item.hits_at = None, inf, -1

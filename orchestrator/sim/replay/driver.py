@@ -268,7 +268,7 @@ class Replay:
     # -- loads
 
     def _observe(self, now_s: float) -> None:
-        snapshot = Snapshot(at_s=now_s, endpoints=tuple(self._endpoints.values()))
+        snapshot = Snapshot(at_s=now_s, endpoints=tuple(self._endpoints.values()), unix_s=now_s)
         self._carry_out(self.scheduler.observe(snapshot, now_s), now_s)
 
     def _poll_all(self, now_s: float, _: Any) -> None:
