@@ -196,7 +196,7 @@ class Ledger:
         """Take the endpoints as they are now; work in flight at one that left is still counted.
 
         Where a load was read anew, what is in flight at this moment is what that report has seen. An
-        endpoint given as the same object as before is taken to be unchanged. `epoch_s` is the Unix time at which
+        endpoint given as the same object as before is taken to be unchanged. `epoch_s` is the Unix time when
         the monotonic clock stood at zero.
         """
         given = {e.id: e for e in endpoints}
