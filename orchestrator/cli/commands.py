@@ -31,7 +31,7 @@ COMMANDS = (_run, _plan, _route, _explain, _reload, _replay, _rules, _doctor, _e
 
 ORDER = (
     "up", "down", "ps", "logs", "restart",
-    "drain",
+    "drain", "switch",
     "reload", "explain", "replay", "check", "plan", "rules", "doctor",
     "route", "render", "schema",
 )  # fmt: skip

@@ -25,6 +25,9 @@ from orchestrator.errors import Problem, RequestError
 if TYPE_CHECKING:
     from orchestrator.engines.splice import JsonBody
 
+STARTED_AS = "started_as"
+"""The fact of an instance whose role can be switched that tells the one its process was started in."""
+
 NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 """For callers of `Engine.check` that know nothing of an endpoint."""
 
@@ -253,6 +256,8 @@ class Engine(Protocol):
 
     name: ClassVar[str]
     roles: ClassVar[frozenset[Role]]
+    # Optional: `switch(spec, to: Role) -> HttpCall | str`, the call that changes a running instance's role,
+    # answered 200 once that is done, or why there is none. Where there is one, its facts have STARTED_AS.
     # Optional: `spans_nodes: ClassVar[bool]`, whether an instance may run on several nodes (default: no);
     # `command` and `probes` are then asked for the process of each, by `InstanceSpec.rank`.
     idle_s: ClassVar[float]

@@ -10,12 +10,13 @@ from orchestrator.core.address import join_host_port
 from orchestrator.core.rules import Rule
 from orchestrator.core.types import Role
 from orchestrator.engines import base, flags, rules, sim_flags
-from orchestrator.engines.base import InstanceSpec, LintContext, PortNeed, Shape, Word
+from orchestrator.engines.base import InstanceSpec, LintContext, PortNeed, Setting, Shape, Word
 from orchestrator.engines.hints import COMMON
 from orchestrator.engines.linting import Writer
 from orchestrator.engines.sglang import SGLang
 from orchestrator.engines.sglang.command import has_encoders
 from orchestrator.engines.sglang.media import UNCHECKED
+from orchestrator.engines.sglang.switching import FLAG
 from orchestrator.engines.vllm import VLLM
 from orchestrator.engines.vllm.command import family, shutdown_timeout_s
 from orchestrator.errors import Problem, TopologyError
@@ -52,6 +53,8 @@ class _Simulated:
     dies_of_unknown_tokens: ClassVar[bool] = False
     """Its vocabulary is known in any case."""
     rules: ClassVar[tuple[Rule, ...]] = rules.SHARED
+    switchable = False
+    """Whether the pool's options let its role be switched, so that decode opens a bootstrap server too."""
     recipe: ClassVar[Any] = None
     """It is asked for nothing: `sim_flags` has its flags."""
 
@@ -67,7 +70,9 @@ class _Simulated:
                     )
                 ]
             )
-        return adapter()
+        made = adapter()
+        made.switchable = any(flags.plain(name, {}) == FLAG and on is True for name, on in options.items())
+        return made
 
     def command(self, spec: InstanceSpec) -> base.Command:
         """`python -P -m orchestrator.sim`; pool options become its flags."""
@@ -132,7 +137,7 @@ class _Simulated:
         needs = REAL[self.dialect].ports(role, shape, transfer)
         wanted = (*_PORTS, *_MEETING) if shape.nnodes > 1 else _PORTS
         opened = [need for need in needs if need.purpose in wanted]
-        if self.dialect == "sglang" and role is Role.DECODE:
+        if self.dialect == "sglang" and role is Role.DECODE and not self.switchable:
             opened = [need for need in opened if need.purpose != "bootstrap"]
         return tuple(opened)
 
@@ -150,6 +155,12 @@ class Sim(_Simulated, SGLang):
     name: ClassVar[str] = "sim"
     hints: ClassVar[tuple[base.LogHint, ...]] = COMMON
     distributions: ClassVar[tuple[str, ...]] = ()
+
+    def switch(self, spec: InstanceSpec, to: Role) -> base.HttpCall | str:
+        """As the real one, where its options have the flag."""
+        if not self.switchable:
+            return f"its pool was not started with `options: {{{FLAG}: true}}`"
+        return super().switch(replace(spec, flags={FLAG: Setting(True, "pool")}), to)
 
 
 class SimVLLM(_Simulated, VLLM):

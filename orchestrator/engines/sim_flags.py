@@ -72,6 +72,7 @@ FORMS: Mapping[str, Form] = {
     "lease-s": _POSITIVE,
     "kv-load-failure-policy": Form("text", ("fail", "recompute")),
     "optimistic-prefill": _SWITCH,
+    "enable-pd-role-switch": _SWITCH,
     "encoder-urls": Form("list"),
     "nnodes": _INT,
     "node-rank": _INT,

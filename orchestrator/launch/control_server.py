@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 
+from orchestrator.core.types import Role
 from orchestrator.errors import LaunchError
 from orchestrator.fabric import unix
 from orchestrator.launch.control import MAX_LINE, PROTOCOL
@@ -116,6 +117,8 @@ class Server:
                 supervisor.apply(parse(str(request["plan"]).encode()))
             case "restart":
                 supervisor.restart([str(n) for n in request["instances"]])
+            case "switch":
+                supervisor.switch(str(request["instance"]), Role(request["to"]))
             case "stop":
                 supervisor.begin_stop(force=bool(request["force"]))
             case "status":

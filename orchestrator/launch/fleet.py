@@ -13,7 +13,7 @@ from orchestrator.launch.paths import write_private
 from orchestrator.launch.reconcile import Changes
 from orchestrator.launch.shell import Shell
 from orchestrator.launch.state import Record
-from orchestrator.launch.unit import ROUTER, Unit
+from orchestrator.launch.unit import ROUTER, Unit, units_of
 from orchestrator.topology import lockfile
 from orchestrator.topology.plan import InstancePlan, Plan, dump
 
@@ -183,7 +183,7 @@ class Fleet:
             await self.until_all(keepers, SETTLED)
             failed = [f"{k.unit.name} did not become ready" for k in keepers if k.state is not State.READY]
             if left:
-                failed = failed or await self._not_joined(keepers)
+                failed = failed or await self.not_joined(keepers)
             if failed and left:
                 rest = ", ".join(name for wave in left for name in wave)
                 return f"{'; '.join(failed)}; left as they were: {rest}"
@@ -217,7 +217,7 @@ class Fleet:
         await self.until_all([old], {State.STOPPED})
         return ""
 
-    async def _not_joined(self, keepers: Iterable[Keeper]) -> list[str]:
+    async def not_joined(self, keepers: Iterable[Keeper]) -> list[str]:
         """Which of these ready units the router does not give work within a while, and why: until it does,
         the next one of their pool may not be taken away."""
         loop = asyncio.get_running_loop()
@@ -232,6 +232,26 @@ class Fleet:
                     break
                 await asyncio.sleep(self.shell.tuning.door_s)
         return found
+
+    def unit_of(self, instance: InstancePlan) -> Unit:
+        """The unit of an instance of the plan that is run."""
+        plan = self.plan
+        assert plan is not None, "instances come from a plan"
+        return units_of(replace(plan, instances=(instance,)))[instance.name]
+
+    async def forget_switches(self) -> None:
+        """What is not the process that was switched is in the role of the topology again."""
+        back = {
+            name: instance.in_other_role()
+            for name, instance in self.instances.items()
+            if instance.switched and (name not in self.keepers or self.keepers[name].state is not State.READY)
+        }
+        if back and self.plan is not None:
+            self.instances |= back
+            for name, instance in back.items():
+                if name in self.keepers:
+                    self.keepers[name].unit = self.unit_of(instance)
+            await self.publish()
 
     async def publish(self) -> None:
         """Write the plan as it is to run now, and tell the router."""

@@ -23,9 +23,17 @@ class Prober(Protocol):
         """None when every one of `calls` answered 200; else what the first one that did not said."""
         ...
 
+    async def order(self, unit: Unit, call: HttpCall) -> str | None:
+        """Have a unit do something: None when it has (answered 200), else why not, with its words."""
+        ...
+
     async def tell(self, unit: Unit) -> Told:
         """What a unit with an identity tells of itself, or why that cannot be known yet."""
         ...
+
+
+WORDS = 200
+"""So much of what an engine says to an order is shown."""
 
 
 class HttpProber:
@@ -48,6 +56,17 @@ class HttpProber:
             if failed is not None:
                 return failed
         return None
+
+    async def order(self, unit: Unit, call: HttpCall) -> str | None:
+        """See `Prober`."""
+        answer = await self._answer(unit, call)
+        if isinstance(answer, str) or answer.status_code == 200:
+            return answer if isinstance(answer, str) else None
+        try:
+            said = str(answer.json()["message"])
+        except (ValueError, KeyError, TypeError):
+            said = answer.text.strip()
+        return f"{call.method} {call.path} answered {answer.status_code}: {said[:WORDS]}"
 
     async def tell(self, unit: Unit) -> Told:
         """See `Prober`."""

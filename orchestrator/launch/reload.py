@@ -75,7 +75,9 @@ def merge(plan: Plan, running: Plan) -> tuple[Plan, tuple[str, ...]]:
     router, old = _own(plan), _own(running)
     new = {i.name: i for i in plan.instances}
     same = {
-        i.name: new[i.name] for i in running.instances if i.name in new and new[i.name].digest == i.digest
+        i.name: new[i.name].as_running(i)
+        for i in running.instances
+        if i.name in new and new[i.name].digest == i.digest
     }
     instances = tuple(same.get(i.name, i) for i in running.instances)
     left = [f"{i.name} differs or is gone" for i in running.instances if i.name not in same]

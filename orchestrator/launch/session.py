@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from orchestrator.core.lifecycle import State
+from orchestrator.core.types import Role
 from orchestrator.errors import LaunchError
 from orchestrator.fabric import unix
 from orchestrator.launch import control, logs
@@ -249,4 +250,11 @@ async def _see_off(state: StateDir, view: View, process: Identity | None) -> Non
 async def restart(state: StateDir, names: Sequence[str], view: View, timeout_s: float | None) -> Status:
     """Replace the units `names` (all if empty) one by one, and return how things stand then."""
     await control.call(state, "restart", instances=list(names))
+    return await _until_settled(state, view, timeout_s)
+
+
+async def switch(state: StateDir, name: str, to: Role, view: View, timeout_s: float | None) -> Status:
+    """Switch the role of the instance `name`, and return how things stand then. Raises LaunchError if it
+    cannot be switched."""
+    await control.call(state, "switch", instance=name, to=to.value)
     return await _until_settled(state, view, timeout_s)

@@ -10,8 +10,9 @@ from dataclasses import replace
 from functools import partial
 
 from orchestrator.core.lifecycle import Event, State
+from orchestrator.core.types import Role
 from orchestrator.errors import LaunchError
-from orchestrator.launch import logs
+from orchestrator.launch import logs, switching
 from orchestrator.launch.adopt import inherit, unit_for
 from orchestrator.launch.advice import Advice
 from orchestrator.launch.fleet import Fleet
@@ -21,7 +22,7 @@ from orchestrator.launch.process import Mark, alive, boot_id
 from orchestrator.launch.reconcile import Current, Target, reconcile
 from orchestrator.launch.shell import Shell
 from orchestrator.launch.state import Record
-from orchestrator.launch.status import Phase, Status, router_last
+from orchestrator.launch.status import InstanceStatus, Phase, Status, router_last
 from orchestrator.launch.unit import ROUTER, Unit, secrets_of, units_of
 from orchestrator.topology.plan import Plan, dump, parse
 
@@ -41,7 +42,7 @@ class Supervisor:
         self._shell = shell
         self._fleet = Fleet(shell)
         self.broken = self._fleet.broken
-        self._problem = self._door = ""
+        self._problem = self._door = self._switching = ""
         self._rollout: asyncio.Task[None] | None = None
         self._stop: asyncio.Task[None] | None = None
         self._stopping = self._forced = self._swept = False
@@ -86,9 +87,17 @@ class Supervisor:
             url=router.url if router else "",
             controller_pid=os.getpid(),
             problem="; ".join(filter(None, (self._problem, self._door, self._shell.store.problem))),
-            instances=router_last(k.status() for k in self._in_order()),
+            instances=router_last(map(self._shown, self._in_order())),
             external=tuple(f"{i.name} {i.url}" for i in fleet.instances.values() if i.external),
         )
+
+    def _shown(self, keeper: Keeper) -> InstanceStatus:
+        """A keeper's status, with a word if its role is not the topology's."""
+        shown, instance = keeper.status(), self._fleet.instances.get(keeper.unit.name)
+        if instance is None or not instance.switched or instance.other is None:
+            return shown
+        word = f"switched from {instance.other.role}, which a new process of it is again"
+        return replace(shown, detail="; ".join(filter(None, (word, shown.detail))))
 
     def _in_order(self) -> list[Keeper]:
         """The keepers as the plan has them: what was adopted came before what is started."""
@@ -128,7 +137,7 @@ class Supervisor:
             process = shell.launcher.adopt(adoption.identity, adoption.mark)
             fleet.keep(Keeper(unit_for(record, units), shell, record, process))
         await shell.launcher.sweep_strays({n: k.life.incarnation for n, k in fleet.keepers.items()})
-        chores = (self._keep_house(), self._mind_door(), self._mind_router())
+        chores = (self._keep_house(), self._mind_door(), self._mind_router(), self._mind_roles())
         self._chores = [asyncio.create_task(chore) for chore in chores]
         for task in self._chores:
             task.add_done_callback(fleet.note_failure)
@@ -189,6 +198,9 @@ class Supervisor:
         """
         if self._stopping:
             raise LaunchError("this deployment is being stopped; run it again when that is through")
+        if self._switching and self._rolling:
+            # What it is afterwards is not known yet.
+            raise LaunchError(f"{self._switching} is being switched; try again when `pdctl ps` shows it done")
         fleet, units = self._fleet, units_of(plan)
         changes = reconcile(
             {n: Target(u.role, u.digest, frozenset(u.ports.values()), u.instance) for n, u in units.items()},
@@ -198,6 +210,12 @@ class Supervisor:
         if refused:
             raise LaunchError("\n".join(refused), reason="cannot-start")
         self._shell.store.put_plan(dump(plan))
+        kept = [
+            i if i.name in changes.touched else i.as_running(fleet.instances.get(i.name))
+            for i in plan.instances
+        ]
+        plan = replace(plan, instances=tuple(kept))
+        units = units_of(plan)
         self._shell.router = self._shell.link(plan, self._shell.router)
         self._shell.secrets |= secrets_of(plan)
         for name in units.keys() & fleet.keepers.keys() - set(changes.touched):
@@ -220,9 +238,27 @@ class Supervisor:
         if self._stopping or self._rolling:
             raise LaunchError("another change is under way; try again when `pdctl ps` shows it done")
         wanted = [keepers[n].unit.instance for n in wanted]
-        units = {n: k.unit for n, k in keepers.items() if k.unit.instance in wanted}
+        units = {n: self._as_started(k) for n, k in keepers.items() if k.unit.instance in wanted}
         waves = [tuple(n for n, u in units.items() if u.instance == i) for i in dict.fromkeys(wanted)]
         self._begin(partial(self._fleet.replace, waves, units, {}))
+
+    def _as_started(self, keeper: Keeper) -> Unit:
+        """A keeper's unit in the role that a new process of it has."""
+        instance = self._fleet.instances.get(keeper.unit.name)
+        if instance is None or not instance.switched or self._fleet.plan is None:
+            return keeper.unit
+        return self._fleet.unit_of(instance.in_other_role())
+
+    def switch(self, name: str, to: Role) -> None:
+        """Begin to switch the instance `name` to the role `to`, without starting it anew.
+
+        Raises LaunchError: it cannot be, and why, or another change is under way.
+        """
+        if self._stopping or self._rolling or self._fleet.plan is None:
+            raise LaunchError("another change is under way; try again when `pdctl ps` shows it done")
+        switching.check(self._fleet, name, to)
+        self._begin(partial(switching.switch, self._fleet, name))
+        self._switching = name
 
     def begin_stop(self, *, force: bool = False) -> None:
         """Begin to stop everything; `watch` ends when nothing is left. `force`, now or in a later call: wait
@@ -252,6 +288,7 @@ class Supervisor:
     def _begin(self, work: Callable[[], Awaitable[str]]) -> None:
         """Begin a change; one that is under way is left where it is, for this one starts from there."""
         before, self._problem, self._door, self._open_for = self._rollout, "", "", None
+        self._switching = ""
         if before is not None:
             # At once, so that it takes no further step between the decision and its carrying out.
             before.cancel()
@@ -323,6 +360,12 @@ class Supervisor:
                     self._door = f"all is up, but the router {router.detail}; see {router.status().log}"
             fleet.pulse()
             await asyncio.sleep(self._shell.tuning.door_s)
+
+    async def _mind_roles(self) -> None:
+        """Take back what a new process is not any more."""
+        while True:
+            await self._fleet.forget_switches()
+            await self._fleet.change()
 
     async def _mind_router(self) -> None:
         """Do what follows from what the router sees of instances: whether work gets done, and done right."""

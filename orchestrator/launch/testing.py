@@ -119,12 +119,19 @@ class FakeLauncher:
 @dataclass
 class FakeProber:
     """Answers for every unit that it is ready, unless `said` has something else for its name; `tells` are the
-    facts that units tell of themselves."""
+    facts that units tell of themselves, `refuses` what they say to orders, which are written to `orders`."""
 
     said: dict[str, str] = field(default_factory=dict)
     asked: list[tuple[str, tuple[HttpCall, ...]]] = field(default_factory=list)
 
     tells: dict[str, Mapping[str, Any] | str] = field(default_factory=dict)
+    refuses: dict[str, str] = field(default_factory=dict)
+    orders: list[tuple[str, str]] = field(default_factory=list)
+
+    async def order(self, unit: Unit, call: HttpCall) -> str | None:
+        """See `Prober`."""
+        self.orders.append((unit.name, call.path))
+        return self.refuses.get(unit.name)
 
     async def tell(self, unit: Unit) -> Mapping[str, Any] | str:
         """See `Prober`."""

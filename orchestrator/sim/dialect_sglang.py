@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from orchestrator.sim import sglang_deaths, text
+from orchestrator.sim import sglang_deaths, sglang_switch, text
 from orchestrator.sim.calls import BadCall, Call, chat_call, completion_call, generate_call
 from orchestrator.sim.dialect import Routes, empty, limits, make_generations, model_card, read_json
 from orchestrator.sim.encode import Encoders, EncoderServer
@@ -45,16 +46,13 @@ class SglangDialect:
         self._pages = Pages(host)
         self._calls: dict[str, Reply] = {}
         self._paused = False
-        prefill = options.role == "prefill"
-        report = options.cache_report
-        self._shapes: dict[str, Shape] = {
-            "/generate": GenerateShape(report, prefill),
-            "/v1/completions": CompletionShape(report, prefill),
-            "/v1/chat/completions": ChatShape(report, prefill),
-        }
-        self._prefill = PrefillSide(host, self._fail) if prefill else None
-        self._decode = DecodeSide(host, self._fail) if options.role == "decode" else None
-        host.engine.transfer = self._prefill or self._decode
+        self._shapes: dict[str, Shape] = {}
+        self._prefill: PrefillSide | None = None
+        self._decode: DecodeSide | None = None
+        bootstraps = options.role == "prefill" or (options.role == "decode" and options.role_switch)
+        self._bootstrap = PrefillSide(host, self._fail) if bootstraps else None
+        """Its bootstrap server is there whatever the role is now, if the role can be switched."""
+        self._take_role()
         self.routes: Routes = {
             ("POST", "/generate"): self._reader(generate_call),
             ("POST", "/v1/completions"): self._reader(completion_call),
@@ -84,21 +82,35 @@ class SglangDialect:
         if self._encoder is not None:
             self.routes = self._encoder.routes
 
+    def _take_role(self) -> None:
+        """Be what the options say, which a switch of roles changes."""
+        role, report = self._host.options.role, self._host.options.cache_report
+        self._shapes = {
+            "/generate": GenerateShape(report, role == "prefill"),
+            "/v1/completions": CompletionShape(report, role == "prefill"),
+            "/v1/chat/completions": ChatShape(report, role == "prefill"),
+        }
+        if self._decode is not None:
+            self._decode.close()
+        self._prefill = self._bootstrap if role == "prefill" else None
+        self._decode = DecodeSide(self._host, self._fail) if role == "decode" else None
+        self._host.engine.transfer = self._prefill or self._decode
+
     async def start(self) -> None:
         """The bootstrap server is there before the model is loaded."""
-        if self._prefill is not None:
-            await self._prefill.start()
+        if self._bootstrap is not None:
+            await self._bootstrap.start()
 
     def close(self) -> None:
         """Let go of peers."""
-        for side in (self._prefill, self._decode):
+        for side in (self._bootstrap, self._decode):
             if side is not None:
                 side.close()
         self._encoders.close()
 
     def ports(self) -> dict[str, int]:
-        """The bootstrap port of a prefill engine."""
-        return {"bootstrap": self._prefill.bootstrap_port} if self._prefill is not None else {}
+        """The bootstrap port of a prefill engine, or of one that can become one."""
+        return {"bootstrap": self._bootstrap.bootstrap_port} if self._bootstrap is not None else {}
 
     def state(self) -> dict[str, Any]:
         """A prefill engine's rooms; what an encoder has done."""
@@ -314,7 +326,7 @@ class SglangDialect:
             answer(exchange, 200, orjson.dumps(self._pages.loads()))
 
     def _server_info(self, exchange: Exchange) -> None:
-        port = self._prefill.bootstrap_port if self._prefill is not None else 0
+        port = self._bootstrap.bootstrap_port if self._bootstrap is not None else 0
         told = {**self._pages.server_info(port), **self._host.options.tells.get("server_info", {})}
         answer(exchange, 200, orjson.dumps(told))
 
@@ -339,13 +351,14 @@ class SglangDialect:
         answer(exchange, 200, b'{"message":"Generation continued successfully.","status":"ok"}')
 
     def _role_switch(self, exchange: Exchange) -> None:
-        mode = {"prefill": "prefill", "decode": "decode"}.get(self._host.options.role, "null")
-        body = {
-            "rid": None, "http_worker_ipc": None, "success": False,
-            "message": "--enable-pd-role-switch is not set on this server", "old_role": mode,
-            "new_role": orjson.loads(exchange.body or b"{}").get("new_role"), "safe_to_restore": True,
-        }  # fmt: skip
-        answer(exchange, 400, orjson.dumps(body))
+        host, asked = self._host, orjson.loads(exchange.body or b"{}")
+        old, refused = host.options.role, sglang_switch.refusal(host, asked)
+        if not refused:
+            host.options = replace(host.options, role=asked["new_role"])
+            self._take_role()
+            if self._prefill is not None:
+                self._prefill.registered = True
+        answer(exchange, 400 if refused else 200, sglang_switch.told(old, asked, refused))
 
     def _tokenize(self, exchange: Exchange) -> None:
         body = read_json(exchange)

@@ -53,6 +53,7 @@ class SimOptions:
     max_model_len: int = 40_960
     lease_s: float = 30.0
     optimistic_prefill: bool = False
+    role_switch: bool = False
     recompute: bool = False
     api_key: str | None = None
     cache_report: bool = False
@@ -183,6 +184,8 @@ def _transfer_flags(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--optimistic-prefill", action="store_true",
                    help="SGLang: prefill before the decode side has been heard of")  # fmt: skip
+    p.add_argument("--enable-pd-role-switch", action="store_true",
+                   help="SGLang: let POST /pd_role_switch make prefill of decode, and back")  # fmt: skip
     p.add_argument(
         "--encoder-urls",
         nargs="*",
@@ -276,7 +279,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> SimOption
         chunk=a.chunk, mixed=interference == "mixed", max_running=a.max_running,
         # No sequence may be longer than the memory; the real engines refuse or clamp likewise.
         max_model_len=min(a.max_model_len, kv_tokens // a.page_size * a.page_size),
-        lease_s=a.lease_s, optimistic_prefill=a.optimistic_prefill,
+        lease_s=a.lease_s, optimistic_prefill=a.optimistic_prefill, role_switch=a.enable_pd_role_switch,
         recompute=a.kv_load_failure_policy == "recompute", api_key=a.api_key, cache_report=a.cache_report,
         load_tracking=a.load_tracking, faults=a.faults, tells=tells, load_delay_s=a.load_delay_s,
         shutdown_timeout_s=a.shutdown_timeout_s, drain_poll_s=a.drain_poll_s,

@@ -31,6 +31,7 @@ class Pages:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._started_as = host.options.role
         self._throughput = 0.0
         self._seen = (0.0, 0)
 
@@ -134,7 +135,7 @@ class Pages:
             "schedule_policy": "fcfs", "tp_size": 1, "pp_size": 1, "dp_size": 1, "ep_size": 1,
             "attn_dp_size": 1, "nnodes": 1, "node_rank": 0, "enable_metrics": True,
             "enable_cache_report": options.cache_report, "load_balance_method": "round_robin",
-            "disaggregation_mode": MODES.get(options.role, "null"),
+            "disaggregation_mode": MODES.get(self._started_as, "null"),
             "disaggregation_transfer_backend": "mooncake",
             "disaggregation_bootstrap_port": bootstrap_port or 8998,
             "disaggregation_ib_device": None, "disaggregation_decode_enable_radix_cache": False,

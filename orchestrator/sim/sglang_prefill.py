@@ -42,6 +42,8 @@ class PrefillSide:
         self._listener: asyncio.AbstractServer | None = None
         self._rank_port = 0
         self.bootstrap_port = 0
+        self.registered = host.options.role == "prefill"
+        """Whether the ranks have registered with it: of a decode engine, only once it was switched."""
 
     async def start(self) -> None:
         """Open the bootstrap server, as early as the real one does: before the model is loaded."""
@@ -189,7 +191,7 @@ class PrefillSide:
         plain = ((b"content-type", b"text/plain; charset=utf-8"),)
         if any(name not in query for name in names):
             answer(exchange, 400, b"Missing inputs for bootstrap server.", plain)
-        elif not self._host.loaded:
+        elif not self._host.loaded or not self.registered:
             answer(exchange, 503, b"Prefill server not fully registered yet (0 workers registered).", plain)
         elif all(query[name] == "-1" for name in names):
             answer(exchange, 200, orjson.dumps(self._topology()))

@@ -18,6 +18,7 @@ from orchestrator.topology.layout import Layout, lay_out, ports_of, process_name
 from orchestrator.topology.lint import lint, lint_engines
 from orchestrator.topology.lint_fabric import lint_fabric
 from orchestrator.topology.nearby import nearby
+from orchestrator.topology.otherrole import Form, with_other_role
 from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan
 from orchestrator.topology.prior import as_fact
 from orchestrator.topology.router_plan import plan_router
@@ -242,8 +243,13 @@ def _instance(inputs: Inputs, part: Part, spec: InstanceSpec, layout: Layout) ->
         wrapped=pool.runtime is not None and pool.runtime.command is not None,
     )
     if external:
-        return replace(made, digest=_digest(made))
+        return replace(made, digest=_digest(made), no_other="it is external, and others may use it")
+    made = with_other_role(made, part.adapter, spec, lambda other: _in_role(inputs, part, other))
     return _with_followers(made, [_follower(inputs, part, spec, layout, rank) for rank in _ranks(spec)])
+
+
+def _in_role(inputs: Inputs, part: Part, spec: InstanceSpec) -> Form:
+    return _probes(part, spec), _facts(inputs, part, spec), expected(part.adapter, spec, False)
 
 
 def _ranks(spec: InstanceSpec) -> range:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from orchestrator.core.types import Role
-from orchestrator.engines.base import LogHint, Probes, Word
+from orchestrator.engines.base import HttpCall, LogHint, Probes, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,18 @@ class FollowerPlan:
     devices: tuple[int, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRole:
+    """What an instance is after a switch of roles: `call` makes it so, `back` undoes it."""
+
+    role: Role
+    call: HttpCall
+    back: HttpCall
+    probes: Probes
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    expects: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,32 @@ class InstancePlan:
     silenced: tuple[str, ...] = ()
     """Names of the lint rules that the topology silences for it."""
     followers: tuple[FollowerPlan, ...] = ()
+    other: OtherRole | None = None
+    """The role that its process can take on while it runs, if there is one."""
+    no_other: str = ""
+    """Why there is none."""
+    switched: bool = False
+    """Whether its process has taken on the other role; a new process is in the topology's again."""
+
+    def in_other_role(self) -> InstancePlan:
+        """The instance after a switch of roles. `other` must be there."""
+        other = self.other
+        if other is None:
+            raise ValueError(f"{self.name} has no other role")
+        return replace(
+            self,
+            role=other.role,
+            probes=other.probes,
+            facts=other.facts,
+            expects=other.expects,
+            other=OtherRole(self.role, other.back, other.call, self.probes, self.facts, self.expects),
+            switched=not self.switched,
+        )
+
+    def as_running(self, running: InstancePlan | None) -> InstancePlan:
+        """The instance in the role that the process of `running` has, if it is the same process."""
+        same = running is not None and running.digest == self.digest and running.switched
+        return self.in_other_role() if same and self.other is not None and not self.switched else self
 
     @property
     def processes(self) -> tuple[InstancePlan | FollowerPlan, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -14,6 +15,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.core.lifecycle import State
 from orchestrator.core.restart import RestartPolicy
 from orchestrator.core.types import Role
+from orchestrator.engines.base import HttpCall
 from orchestrator.errors import LaunchError
 from orchestrator.launch.paths import StateDir
 from orchestrator.launch.shell import Shell, Tuning
@@ -21,7 +23,7 @@ from orchestrator.launch.state import Store
 from orchestrator.launch.status import InstanceStatus, Phase, Status
 from orchestrator.launch.supervisor import Supervisor
 from orchestrator.launch.testing import FakeLauncher, FakeProber, FakeRouterLink, instance, plan, router
-from orchestrator.topology.plan import InstancePlan, Plan, parse
+from orchestrator.topology.plan import InstancePlan, OtherRole, Plan, parse
 
 FAST = Tuning(
     restart=RestartPolicy(base_s=0.001, cap_s=0.001),
@@ -521,3 +523,46 @@ async def test_case_44_a_router_that_does_not_come_up_leaves_the_one_before(stag
         stage.launcher.running["router"] = old
         old.end(0)
         await eventually(lambda: stage.story.count("start router#2") == 2)
+
+
+def switchable(name: str) -> InstancePlan:
+    call = HttpCall("POST", "/switch")
+    made = unit(name)
+    other = Role.DECODE if made.role is Role.PREFILL else Role.PREFILL
+    return replace(made, other=OtherRole(other, call, call, made.probes))
+
+
+async def test_an_engine_of_which_it_is_not_known_what_it_is_now_is_started_anew(stage: Stage) -> None:
+    async with stage.supervisor() as supervisor:
+        units = (switchable("p0"), switchable("p1"), unit("d0"))
+        supervisor.apply(stage.plan(*units, with_router=True))
+        await until(supervisor, Phase.READY)
+        with pytest.raises(
+            LaunchError, match="d0 is not switched to prefill: nothing is known of another role"
+        ):
+            supervisor.switch("d0", Role.PREFILL)
+        stage.link.busy = {"p1"}
+        supervisor.switch("p1", Role.DECODE)
+        await eventually(lambda: "drain p1" in stage.story)
+        with pytest.raises(LaunchError, match="p1 is being switched"):
+            supervisor.apply(stage.plan(*units, with_router=True))
+        with pytest.raises(LaunchError, match="another change is under way"):
+            supervisor.switch("p0", Role.DECODE)
+        stage.prober.refuses["p1"] = "no answer within 120 s"
+        stage.prober.said["p1"] = "GET /ready on port 9001: 503"
+        stage.link.busy.clear()
+        await eventually(lambda: "start p1#2" in stage.story)
+        del stage.prober.said["p1"]
+        await until(supervisor, Phase.FAILED)
+        failed = one(supervisor, "p1")
+        assert failed.last_error == "its switch to decode failed: no answer within 120 s"
+        assert (failed.role, failed.state) == ("prefill", State.READY)
+        supervisor.apply(stage.plan(*units, with_router=True))
+        await until(supervisor, Phase.READY)
+        stage.prober.refuses.clear()
+        supervisor.switch("p1", Role.DECODE)
+        await until(supervisor, Phase.READY)
+        assert one(supervisor, "p1").role == "decode"
+        assert stage.prober.orders[-1] == ("p1", "/switch")
+        with pytest.raises(LaunchError, match="it is the only prefill there is"):
+            supervisor.switch("p0", Role.DECODE)

@@ -1,7 +1,7 @@
 """The supervisor over real processes: adoption, restarts, stops, and never an orphan.
 
-What it decides, with the advice of the router too, is in tests/histories; here are keeper, fleet, controller
-and their shell with what the kernel does.
+What it decides, with the advice of the router and switching of roles, is in tests/histories; here are keeper,
+fleet, controller and their shell with what the kernel does.
 """
 
 from __future__ import annotations

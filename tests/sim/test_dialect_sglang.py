@@ -1,7 +1,7 @@
 """SGLang's API and its prefill/decode contract, between real processes.
 
-Covers dialect_sglang, sglang_prefill, sglang_decode, sglang_pages, sglang_shapes, replies, fetching, dialect
-and host.
+Covers dialect_sglang, sglang_prefill, sglang_decode, sglang_pages, sglang_shapes, sglang_switch, replies, fetching,
+dialect and host.
 """
 
 from __future__ import annotations
@@ -576,3 +576,31 @@ async def test_clients_that_come_and_go_leave_nothing_behind(fresh_sglang: Any, 
     alone = await client.post(fresh_sglang.unified, "/v1/completions", body)
     _, decode = await client.sglang(fresh_sglang, "/v1/completions", body)
     assert text_of(decode) == text_of(alone)
+
+
+async def test_roles_are_switched_while_nothing_is_under_way(client: Any) -> None:
+    flags = [("--role", role, "--enable-pd-role-switch") for role in ("prefill", "decode")]
+    with spawn(*flags) as (first, second):
+        body = {"model": "sim", "prompt": "hello", "max_tokens": 8}
+        told = await client.post(first, "/pd_role_switch", {"new_role": "decode"})
+        assert (told.status_code, told.json()["safe_to_restore"]) == (400, True)
+        assert (
+            told.json()["message"] == "decode_cuda_graph_memory_gb is required before capturing decode graphs"
+        )
+        asked = {"new_role": "decode", "decode_cuda_graph_memory_gb": 0}
+        told = (await client.post(first, "/pd_role_switch", asked)).json()
+        assert (told["success"], told["old_role"], told["new_role"]) == (True, "prefill", "decode")
+        assert (await client.get(first, "/model_info")).json()["disaggregation_mode"] == "decode"
+        assert (await client.get(first, "/server_info")).json()["disaggregation_mode"] == "prefill"
+        told = await client.post(second, "/pd_role_switch", {"new_role": "prefill"})
+        assert told.status_code == 200
+        room = {
+            "bootstrap_room": 1,
+            "bootstrap_host": "127.0.0.1",
+            "bootstrap_port": second.ports["bootstrap"],
+        }
+        answers = await asyncio.gather(
+            *(client.post(engine, "/v1/completions", {**body, **room}) for engine in (second, first))
+        )
+        assert [a.status_code for a in answers] == [200, 200]
+        assert answers[1].json()["usage"]["completion_tokens"] == 8

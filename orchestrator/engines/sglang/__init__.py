@@ -13,7 +13,18 @@ from orchestrator.engines import rules as shared
 from orchestrator.engines.base import HandoffRequest, HttpCall, InstanceSpec, Leg, NotYet, Shape
 from orchestrator.engines.capabilities import Known, Recipe, known
 from orchestrator.engines.kv import KvSource
-from orchestrator.engines.sglang import command, facts, handoff, kvcache, limits, lint, logprobs, media, rules
+from orchestrator.engines.sglang import (
+    command,
+    facts,
+    handoff,
+    kvcache,
+    limits,
+    lint,
+    logprobs,
+    media,
+    rules,
+    switching,
+)
 from orchestrator.engines.sglang.hints import HINTS
 from orchestrator.engines.sglang.rules import AGREEMENTS
 from orchestrator.engines.splice import JsonBody, quote
@@ -226,6 +237,10 @@ class SGLang:
     def tokens(self, body: bytes) -> list[int]:
         """Its `tokens`."""
         return kvevents.tokens_in(body)
+
+    def switch(self, spec: InstanceSpec, to: Role) -> HttpCall | str:
+        """Between prefill and decode, where it was started so that it can."""
+        return switching.switch(spec, to)
 
     def lint(self, context: base.LintContext) -> Sequence[Problem]:
         """P and D against each other, flags against roles and version."""

@@ -11,7 +11,7 @@ import orjson
 
 from orchestrator.core.types import Load, Role
 from orchestrator.engines import flags
-from orchestrator.engines.base import HttpCall, InstanceSpec, NotYet, Probes
+from orchestrator.engines.base import STARTED_AS, HttpCall, InstanceSpec, NotYet, Probes
 
 ROUTE = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
 """The bootstrap server's account of its prefill: 200 once every rank has registered, which its own /health
@@ -48,6 +48,9 @@ _SIZES = {
     "disaggregation_decode_allocation_policy": str,
     "disaggregation_enable_kv_checksum": bool,
 }
+_MODE = "-mode"
+"""Ends the name of the call that tells the role of one that can switch."""
+
 _ATTENTION = ("attn-dp-size", "enable-dp-attention", "attn-cp-size", "attention-data-parallel-size")
 """Flags that take of the tensor parallelism that attention has."""
 
@@ -101,10 +104,14 @@ def discover(role: Role, facts: Mapping[str, Any]) -> Mapping[str, HttpCall]:
     """`/server_info` under a name with the role, so that `learn` sees an engine started in another one."""
     if role is Role.ENCODE:
         return {}
+    started_as = facts.get(STARTED_AS)
     calls = {
-        f"{role.value}-info": HttpCall("GET", "/server_info", timeout_s=INFO_TIMEOUT_S),
+        f"{started_as or role.value}-info": HttpCall("GET", "/server_info", timeout_s=INFO_TIMEOUT_S),
         "models": HttpCall("GET", "/v1/models"),
     }
+    if started_as is not None:
+        # /server_info keeps the role that it was started in.
+        calls[f"{role.value}{_MODE}"] = HttpCall("GET", "/model_info")
     if role is Role.PREFILL and facts.get("bootstrap_port"):
         calls["bootstrap"] = HttpCall("GET", ROUTE, port=facts["bootstrap_port"])
     return calls
@@ -119,6 +126,8 @@ def learn(name: str, status: int, body: bytes) -> Mapping[str, Any] | NotYet:
         raise ValueError(f"{name} is not an object")
     if name == "models":
         return _models(told)
+    if name.endswith(_MODE):
+        return _mode(told, name.removesuffix(_MODE))
     if name == "bootstrap":
         return _typed(told, _BOOTSTRAP)
     return _server_info(told, name.removesuffix("-info"))
@@ -161,6 +170,12 @@ def _server_info(told: Mapping[str, Any], role: str) -> Mapping[str, Any] | NotY
         facts["kv_events"] = told["kv_events"]
     life = _life(told)
     return facts | {"incarnation": life} if life else facts
+
+
+def _mode(told: Mapping[str, Any], role: str) -> Mapping[str, Any] | NotYet:
+    """Of one that can switch, the role that it has now."""
+    mode = told.get("disaggregation_mode")
+    return {} if mode == role else NotYet(f"its role is {mode} now, and should be {role}")
 
 
 def _life(told: Mapping[str, Any]) -> str | None:
