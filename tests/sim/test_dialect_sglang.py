@@ -1,7 +1,7 @@
 """SGLang's API and its prefill/decode contract, between real processes.
 
-Covers dialect_sglang, sglang_prefill, sglang_decode, sglang_pages, sglang_shapes, sglang_switch, replies, fetching,
-dialect and host.
+Covers dialect_sglang, sglang_prefill, sglang_decode, sglang_pages, sglang_shapes, sglang_switch, replies,
+fetching, dialect and host.
 """
 
 from __future__ import annotations
