@@ -13,6 +13,7 @@ from orchestrator.launch.paths import write_private
 from orchestrator.launch.reconcile import Changes
 from orchestrator.launch.shell import Shell
 from orchestrator.launch.state import Record
+from orchestrator.launch.status import InstanceStatus
 from orchestrator.launch.unit import ROUTER, Unit, units_of
 from orchestrator.topology import lockfile
 from orchestrator.topology.plan import InstancePlan, Plan, dump
@@ -238,6 +239,21 @@ class Fleet:
         plan = self.plan
         assert plan is not None, "instances come from a plan"
         return units_of(replace(plan, instances=(instance,)))[instance.name]
+
+    def shown(self, keeper: Keeper) -> InstanceStatus:
+        """A keeper's status, with a word if its role is not the topology's."""
+        shown, instance = keeper.status(), self.instances.get(keeper.unit.name)
+        if instance is None or not instance.switched or instance.other is None:
+            return shown
+        word = f"switched from {instance.other.role}, which a new process of it is again"
+        return replace(shown, detail="; ".join(filter(None, (word, shown.detail))))
+
+    def as_started(self, keeper: Keeper) -> Unit:
+        """A keeper's unit in the role that a new process of it has."""
+        instance = self.instances.get(keeper.unit.name)
+        if instance is None or not instance.switched or self.plan is None:
+            return keeper.unit
+        return self.unit_of(instance.in_other_role())
 
     async def forget_switches(self) -> None:
         """What is not the process that was switched is in the role of the topology again."""

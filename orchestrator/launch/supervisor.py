@@ -22,7 +22,7 @@ from orchestrator.launch.process import Mark, alive, boot_id
 from orchestrator.launch.reconcile import Current, Target, reconcile
 from orchestrator.launch.shell import Shell
 from orchestrator.launch.state import Record
-from orchestrator.launch.status import InstanceStatus, Phase, Status, router_last
+from orchestrator.launch.status import Phase, Status, router_last
 from orchestrator.launch.unit import ROUTER, Unit, secrets_of, units_of
 from orchestrator.topology.plan import Plan, dump, parse
 
@@ -87,17 +87,9 @@ class Supervisor:
             url=router.url if router else "",
             controller_pid=os.getpid(),
             problem="; ".join(filter(None, (self._problem, self._door, self._shell.store.problem))),
-            instances=router_last(map(self._shown, self._in_order())),
+            instances=router_last(map(fleet.shown, self._in_order())),
             external=tuple(f"{i.name} {i.url}" for i in fleet.instances.values() if i.external),
         )
-
-    def _shown(self, keeper: Keeper) -> InstanceStatus:
-        """A keeper's status, with a word if its role is not the topology's."""
-        shown, instance = keeper.status(), self._fleet.instances.get(keeper.unit.name)
-        if instance is None or not instance.switched or instance.other is None:
-            return shown
-        word = f"switched from {instance.other.role}, which a new process of it is again"
-        return replace(shown, detail="; ".join(filter(None, (word, shown.detail))))
 
     def _in_order(self) -> list[Keeper]:
         """The keepers as the plan has them: what was adopted came before what is started."""
@@ -238,16 +230,9 @@ class Supervisor:
         if self._stopping or self._rolling:
             raise LaunchError("another change is under way; try again when `pdctl ps` shows it done")
         wanted = [keepers[n].unit.instance for n in wanted]
-        units = {n: self._as_started(k) for n, k in keepers.items() if k.unit.instance in wanted}
+        units = {n: self._fleet.as_started(k) for n, k in keepers.items() if k.unit.instance in wanted}
         waves = [tuple(n for n, u in units.items() if u.instance == i) for i in dict.fromkeys(wanted)]
         self._begin(partial(self._fleet.replace, waves, units, {}))
-
-    def _as_started(self, keeper: Keeper) -> Unit:
-        """A keeper's unit in the role that a new process of it has."""
-        instance = self._fleet.instances.get(keeper.unit.name)
-        if instance is None or not instance.switched or self._fleet.plan is None:
-            return keeper.unit
-        return self._fleet.unit_of(instance.in_other_role())
 
     def switch(self, name: str, to: Role) -> None:
         """Begin to switch the instance `name` to the role `to`, without starting it anew.
