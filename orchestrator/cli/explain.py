@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Annotated
 
@@ -37,6 +37,15 @@ def explain(
     refused: Annotated[
         bool, typer.Option("--refused", metavar="", help="List what was refused or has failed.")
     ] = False,
+    missed: Annotated[
+        bool, typer.Option("--missed", metavar="", help="List only those whose promise was not kept.")
+    ] = False,
+    slo_class: Annotated[
+        str | None, typer.Option("--class", metavar="NAME", help="List only those of this SLO class.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="NAME", help="List only those of this tenant.")
+    ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many to list.")] = 20,
     as_json: Annotated[
         bool, typer.Option("--json", metavar="", help="Print the records themselves, one a line.")
@@ -51,19 +60,19 @@ def explain(
         topology, request = DEFAULT_TOPOLOGY, str(topology)
     log = Log(state_of(topology, overrides, node).root / "decisions")
     if request is not None:
-        if last or slow or refused:
+        if last or slow or refused or missed or slo_class or tenant:
             raise typer.BadParameter("either a REQUEST_ID or a list of them")
         found = log.find(request)
         if not found:
             raise _unknown(log, request)
-    elif slow:
-        found = sorted(log.newest(), key=_lasted_s, reverse=True)[:lines]
     else:
-        found = list(islice(filter(_bad if refused else None, log.newest()), lines))
-    if not found:
-        what = "refused" if refused else "recorded"
-        err.print(f"nothing is {what} in {log.directory}", markup=False)
-        return
+        asked = _asked_for(refused=refused, missed=missed, slo_class=slo_class, tenant=tenant)
+        chosen = (record for record in log.newest() if all(wanted(record) for wanted in asked.values()))
+        found = sorted(chosen, key=_lasted_s, reverse=True)[:lines] if slow else list(islice(chosen, lines))
+        if not found:
+            what = ", ".join(asked) or "recorded"
+            err.print(f"nothing is {what} in {log.directory}", markup=False)
+            return
     if as_json:
         for record in found:
             typer.echo(json.dumps(record))
@@ -82,8 +91,20 @@ def _say(found: Iterable[Record]) -> None:
             out.print(line, markup=False)
 
 
-def _bad(record: Record) -> bool:
-    return record["end"] in ("refused", "failed", "broken")
+def _asked_for(
+    *, refused: bool, missed: bool, slo_class: str | None, tenant: str | None
+) -> dict[str, Callable[[Record], bool]]:
+    """What a record must meet, in words; nothing: any will do."""
+    wanted: dict[str, Callable[[Record], bool]] = {}
+    if refused:
+        wanted["refused"] = lambda record: record["end"] in ("refused", "failed", "broken")
+    if missed:
+        wanted["missed"] = lambda record: (record.get("promise") or {}).get("verdict", "kept") != "kept"
+    if slo_class is not None:
+        wanted[f"of class {slo_class}"] = lambda record: record.get("slo_class") == slo_class
+    if tenant is not None:
+        wanted[f"of tenant {tenant}"] = lambda record: record.get("tenant") == tenant
+    return wanted
 
 
 def _lasted_s(record: Record) -> float:

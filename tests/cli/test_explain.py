@@ -66,14 +66,20 @@ def record(number: int, **changes: object) -> dict[str, object]:
     }
 
 
+PROMISE = {
+    "quantile": 0.99,
+    **dict.fromkeys(("ttft_bound_s", "tpot_bound_s", "e2e_bound_s", "tpot_s")),
+}
+
+
 @pytest.fixture
 def recorded(topology: Path) -> Path:
     """The folder of four records: the second is the slowest, the third was refused."""
     folder = topology.parent / "state" / "decisions"
     folder.mkdir(parents=True)
     records = (
-        record(1),
-        record(2, ttft_s=9.0),
+        record(1, slo_class="chat", tenant="acme", promise={**PROMISE, "verdict": "kept"}),
+        record(2, slo_class="chat", ttft_s=9.0, promise={**PROMISE, "verdict": "missed-ttft"}),
         record(3, end="refused", status=429, reason="queue-full", route=None, ttft_s=None, e2e_s=0.002),
         record(4),
     )
@@ -108,6 +114,9 @@ def test_the_record_itself(pdctl: Pdctl, topology: Path, recorded: Path) -> None
         (("--last", "-n", "2"), ["0004", "0003"]),
         (("--slow", "-n", "3"), ["0002", "0004", "0001"]),
         (("--refused",), ["0003"]),
+        (("--missed",), ["0002"]),
+        (("--class", "chat"), ["0002", "0001"]),
+        (("--class", "chat", "--tenant", "acme"), ["0001"]),
     ],
 )
 def test_lists(
@@ -139,6 +148,12 @@ def test_where_nothing_is_recorded_that_is_said(pdctl: Pdctl, topology: Path) ->
     code, _, err = pdctl("explain", topology, "abcd")
     assert code == 1
     assert "nothing is recorded in" in err
+
+
+def test_a_list_of_nothing_says_of_what(pdctl: Pdctl, topology: Path, recorded: Path) -> None:
+    code, out, err = pdctl("explain", topology, "--missed", "--tenant", "acme")
+    assert (code, out) == (0, "")
+    assert "nothing is missed, of tenant acme in" in err
 
 
 def test_an_id_alone_is_looked_up_for_the_topology_of_the_folder(
