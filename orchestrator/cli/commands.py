@@ -18,6 +18,7 @@ from orchestrator.cli import plan as _plan
 from orchestrator.cli import reload as _reload
 from orchestrator.cli import render as _render
 from orchestrator.cli import replay as _replay
+from orchestrator.cli import rollout as _rollout
 from orchestrator.cli import route as _route
 from orchestrator.cli import rules as _rules
 from orchestrator.cli import run as _run
@@ -26,12 +27,25 @@ from orchestrator.errors import PdctlError
 
 __all__ = ["app", "execute"]
 
-COMMANDS = (_run, _plan, _route, _explain, _reload, _replay, _rules, _doctor, _engines, _move, _render)
+COMMANDS = (
+    _run,
+    _plan,
+    _route,
+    _explain,
+    _reload,
+    _replay,
+    _rules,
+    _doctor,
+    _engines,
+    _move,
+    _render,
+    _rollout,
+)
 """The modules whose import registered their commands."""
 
 ORDER = (
     "up", "down", "ps", "logs", "restart",
-    "drain", "switch",
+    "drain", "switch", "rollout",
     "reload", "explain", "replay", "check", "plan", "rules", "doctor",
     "route", "render", "schema",
 )  # fmt: skip

@@ -33,7 +33,7 @@ T = TypeVar("T")
 InstanceName = Annotated[str | None, typer.Argument(metavar="INSTANCE", help="One instance, or `router`.")]
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError as error:
@@ -43,7 +43,7 @@ def _seconds(text: str) -> float:
 Timeout = Annotated[
     float | None,
     typer.Option(
-        parser=_seconds,
+        parser=seconds,
         metavar="DURATION",
         help="Give up waiting after this long, e.g. 10m (default: never).",
     ),
@@ -89,7 +89,7 @@ def waited(work: Coroutine[Any, Any, T], interrupted: str) -> T:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _one_node(plan: Plan, topology: Path) -> None:
+def one_node(plan: Plan, topology: Path) -> None:
     """Refuse to start here what belongs on several hosts, or a node that nothing runs on."""
     names = ", ".join(plan.nodes)
     if plan.node is not None and plan.nodes and plan.node not in plan.nodes:
@@ -108,7 +108,7 @@ def _one_node(plan: Plan, topology: Path) -> None:
         raise TopologyError([Problem(message, file=str(topology), hint=hint)], reason="which-node")
 
 
-def _exit(status: Status) -> None:
+def exit_as(status: Status) -> None:
     """End with the code that `status` deserves."""
     if status.phase is Phase.STOPPED:
         raise typer.Exit(INTERRUPTED)
@@ -135,7 +135,7 @@ def up(
     left running is adopted; only what differs is started anew.
     """
     plan = load_plan(topology, overrides, node=node)
-    _one_node(plan, topology)
+    one_node(plan, topology)
     for line in out_of_date(topology, overrides or (), environ=os.environ):
         err.print(f"warning: {line}", markup=False, style="yellow")
     look = f"see `pdctl ps {topology}`, or stop it with `pdctl down {topology}`"
@@ -152,7 +152,7 @@ def up(
         serves = any(i.state is State.READY and i.role != ROUTER for i in status.instances)
         left = "what is ready serves on" if serves or status.external else "nothing can serve"
         err.print(f"not all is ready, {left}; {look}", markup=False)
-    _exit(status)
+    exit_as(status)
 
 
 @app.command()
@@ -262,4 +262,4 @@ def restart(
         status = waited(session.restart(state, names, progress, timeout), "it goes on; see `pdctl ps`")
     # Of one that was named, not what else may be down.
     if not any(i.name == instance and i.state is State.READY for i in status.instances):
-        _exit(status)
+        exit_as(status)

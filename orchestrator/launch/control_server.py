@@ -115,6 +115,8 @@ class Server:
         match request["op"]:
             case "apply":
                 supervisor.apply(parse(str(request["plan"]).encode()))
+            case "rollout":
+                supervisor.apply(parse(str(request["plan"]).encode()), float(request["watch_s"]))
             case "restart":
                 supervisor.restart([str(n) for n in request["instances"]])
             case "switch":

@@ -11,6 +11,7 @@ from orchestrator.launch.base import Process
 from orchestrator.launch.keeper import Keeper
 from orchestrator.launch.paths import write_private
 from orchestrator.launch.reconcile import Changes
+from orchestrator.launch.rollout import Lookout
 from orchestrator.launch.shell import Shell
 from orchestrator.launch.state import Record
 from orchestrator.launch.status import InstanceStatus
@@ -128,7 +129,9 @@ class Fleet:
         if self.instances.pop(name, None) is not None:
             await self.publish()
 
-    async def roll(self, plan: Plan, units: Mapping[str, Unit], changes: Changes) -> str:
+    async def roll(
+        self, plan: Plan, units: Mapping[str, Unit], changes: Changes, lookout: Lookout | None = None
+    ) -> str:
         """Carry out `changes`; what did not work out as planned, in a sentence, else an empty string.
 
         `plan.json` tells at every moment what is meant to run then, so that a router that starts in the
@@ -144,7 +147,7 @@ class Fleet:
         async with asyncio.TaskGroup() as group:
             starts = [group.create_task(self.start(units[n])) for n in changes.start]
             removals = [group.create_task(self.remove(n)) for n in changes.remove]
-            problem = await self.replace(changes.waves, units, new) or self.unserved
+            problem = await self.replace(changes.waves, units, new, lookout) or self.unserved
             if removals:
                 await asyncio.wait(removals)
             if problem:
@@ -158,12 +161,16 @@ class Fleet:
         waves: Iterable[Collection[str]],
         units: Mapping[str, Unit],
         new: Mapping[str, InstancePlan],
+        lookout: Lookout | None = None,
     ) -> str:
         """Replace wave after wave of units by their form in `units` (and in the published plan by `new`).
 
-        When one does not become ready, the rest is left as it is, and a sentence says so.
+        When one does not become ready, or `lookout` wants a pause, the rest is left as it is, and a sentence
+        says so.
         """
         left = list(waves)
+        if lookout is not None:
+            await lookout.begin()
         while left:
             wave = left.pop(0)
             if [units[name].takes_over for name in wave] == [True]:
@@ -184,7 +191,11 @@ class Fleet:
             await self.until_all(keepers, SETTLED)
             failed = [f"{k.unit.name} did not become ready" for k in keepers if k.state is not State.READY]
             if left:
-                failed = failed or await self.not_joined(keepers)
+                # One that goes only with what the other side is about to become has to wait for that.
+                both = {units[n].role for wave in left for n in wave} - {k.unit.role for k in keepers}
+                failed = failed or await self.not_joined(keepers, apart_too=bool(lookout and both))
+                if lookout is not None and not failed and (why := await lookout.look()):
+                    failed = [f"paused after {' and '.join(wave)}: {why}"]
             if failed and left:
                 rest = ", ".join(name for wave in left for name in wave)
                 return f"{'; '.join(failed)}; left as they were: {rest}"
@@ -218,7 +229,7 @@ class Fleet:
         await self.until_all([old], {State.STOPPED})
         return ""
 
-    async def not_joined(self, keepers: Iterable[Keeper]) -> list[str]:
+    async def not_joined(self, keepers: Iterable[Keeper], *, apart_too: bool = False) -> list[str]:
         """Which of these ready units the router does not give work within a while, and why: until it does,
         the next one of their pool may not be taken away."""
         loop = asyncio.get_running_loop()
@@ -227,7 +238,7 @@ class Fleet:
         for keeper in keepers:
             if keeper.unit.is_router or keeper.unit.follows:
                 continue
-            while (why := await self.shell.router.joined(keeper.unit.name)) is not None:
+            while (why := await self.shell.router.joined(keeper.unit.name, apart_too=apart_too)) is not None:
                 if loop.time() > give_up_s:
                     found.append(f"{keeper.unit.name} is up, but the router does not use it ({why})")
                     break

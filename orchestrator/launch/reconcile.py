@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from orchestrator.core.lifecycle import State
 from orchestrator.core.types import Role
@@ -50,7 +51,9 @@ class Changes:
         return (*self.start, *(name for wave in self.waves for name in wave))
 
 
-def reconcile(want: Mapping[str, Target], have: Mapping[str, Current]) -> Changes:
+def reconcile(
+    want: Mapping[str, Target], have: Mapping[str, Current], *, one_by_one: bool = False
+) -> Changes:
     """The changes from `have` to `want`; a unit whose digest is the same and whose life goes on is kept.
 
     The router goes first, for the one that runs may not be able to serve by the new plan. What serves nobody
@@ -58,6 +61,9 @@ def reconcile(want: Mapping[str, Target], have: Mapping[str, Current]) -> Change
     replaced at a time, so that its pool serves on. But all go in one wave where instances of several roles
     change together, for old and new ones may not understand each other (page size, engine version), and
     where one takes over a port of another. The processes of one instance always go together.
+
+    `one_by_one`: instances of several roles take turns instead, so that both revisions, if they do not go
+    with each other, have both sides for as long as can be.
     """
     start: list[str] = []
     idle: list[str] = []
@@ -77,10 +83,10 @@ def reconcile(want: Mapping[str, Target], have: Mapping[str, Current]) -> Change
     ]
     serving = [name for name in serving if (name,) not in first]
     roles = {role for name in serving for role in (have[name].role, want[name].role)}
-    together = len(roles & {Role.PREFILL, Role.DECODE, Role.ENCODE}) > 1 or any(
-        _shares(name, serving, want, have) for name in serving
-    )
-    rolling = [tuple(serving)] if together else _by_instance(serving, want)
+    several = len(roles & {Role.PREFILL, Role.DECODE, Role.ENCODE}) > 1
+    swap = any(_shares(name, serving, want, have) for name in serving)
+    together = swap or (several and not one_by_one)
+    rolling = [tuple(serving)] if together else _in_turn(_by_instance(serving, want), want)
     waves = tuple(wave for wave in (*first, tuple(idle), *rolling) if wave)
     return Changes(tuple(start), remove, waves)
 
@@ -90,6 +96,14 @@ def _by_instance(names: Sequence[str], want: Mapping[str, Target]) -> list[tuple
     for name in names:
         waves.setdefault(want[name].instance or name, []).append(name)
     return [tuple(wave) for wave in waves.values()]
+
+
+def _in_turn(waves: Sequence[tuple[str, ...]], want: Mapping[str, Target]) -> list[tuple[str, ...]]:
+    """`waves` with one of each role after the other."""
+    by_role: dict[str, list[tuple[str, ...]]] = {}
+    for wave in waves:
+        by_role.setdefault(want[wave[0]].role, []).append(wave)
+    return [wave for turn in zip_longest(*by_role.values()) for wave in turn if wave is not None]
 
 
 def _shares(

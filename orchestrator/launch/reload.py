@@ -52,7 +52,7 @@ async def reload(plan: Plan, *, dry_run: bool = False, force: bool = False) -> R
     profile that did badly is used all the same.
     """
     state = StateDir(plan.state_dir)
-    running = _running(state)
+    running = running_plan(state)
     merged, left = merge(plan, running)
     assert merged.router is not None
     scheduling = merged.router.scheduling
@@ -114,7 +114,8 @@ def _own(plan: Plan) -> RouterPlan:
     return plan.router
 
 
-def _running(state: StateDir) -> Plan:
+def running_plan(state: StateDir) -> Plan:
+    """The plan that is meant to run now. Raises LaunchError when there is none that can be read."""
     try:
         with reaching(state.plan):
             return parse(state.plan.read_bytes())
@@ -151,7 +152,7 @@ async def _publish(state: StateDir, plan: Plan) -> None:
             return
     await control.call(state, "apply", plan=dump(plan).decode())
     give_up_s = time.monotonic() + WRITTEN_S
-    while _running(state).router != plan.router:
+    while running_plan(state).router != plan.router:
         if time.monotonic() > give_up_s:
             raise LaunchError(
                 f"the controller did not write the plan; see {state.log('controller')}",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -10,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import httpx
 
 from orchestrator.core.pairs import Standing
+from orchestrator.core.types import End
 from orchestrator.fabric import unix
 from orchestrator.launch.status import OPERATOR, BadPair
 from orchestrator.topology.plan import Plan
@@ -34,6 +37,18 @@ class SeenEndpoint(NamedTuple):
     gates: tuple[str, ...]
     hung: str
     circuit: str
+    apart: str
+
+
+class Figures(NamedTuple):
+    """What the router has counted in its life: requests that ended (without those that clients gave up),
+    those of them that failed or were refused, those that were promised something, and how many did
+    not get it."""
+
+    requests: float
+    failed: float
+    promised: float
+    missed: float
 
 
 class Seen(NamedTuple):
@@ -79,9 +94,13 @@ class RouterLink(Protocol):
         """The plan file has changed; read it again. Why the router does not serve it, else an empty text."""
         ...
 
-    async def joined(self, name: str) -> str | None:
+    async def figures(self) -> Figures | None:
+        """How requests have fared; None where no router tells."""
+        ...
+
+    async def joined(self, name: str, *, apart_too: bool = False) -> str | None:
         """None when the router gives the instance work, or when there is no router that could tell; else
-        why it does not."""
+        why it does not. `apart_too`: one that is well, and only does not go with those in use, will do."""
         ...
 
     async def pid(self) -> int | None:
@@ -129,7 +148,12 @@ class SocketRouterLink:
         except (KeyError, TypeError, ValueError):
             return f"/reload answered {answer.status_code}"
 
-    async def joined(self, name: str) -> str | None:
+    async def figures(self) -> Figures | None:
+        """See `RouterLink`."""
+        answer = await self._ask("GET", "/metrics", None, HINT_TIMEOUT_S)
+        return None if answer is None else _figures(answer.text)
+
+    async def joined(self, name: str, *, apart_too: bool = False) -> str | None:
         """See `RouterLink`."""
         seen = await self.seen()
         if seen is None:
@@ -138,7 +162,8 @@ class SocketRouterLink:
         if found is None:
             return "the router does not know it"
         # One that an operator keeps out is as it is meant to be.
-        return None if found.ready or OPERATOR in found.gates else found.why
+        well = found.ready or OPERATOR in found.gates or (apart_too and found.apart)
+        return None if well else found.why
 
     async def pid(self) -> int | None:
         """See `RouterLink`."""
@@ -217,6 +242,21 @@ class SocketRouterLink:
             return await client.request(method, url, json=body, timeout=timeout_s, headers=self._headers)
 
 
+def _figures(text: str) -> Figures:
+    """From the router's metrics."""
+    ends: Counter[str] = Counter()
+    verdicts: Counter[str] = Counter()
+    for name, label, counts in (
+        ("pdctl_requests_total", "end", ends),
+        ("pdctl_slo_requests_total", "verdict", verdicts),
+    ):
+        for line in re.finditer(rf'^{name}{{.*?\b{label}="([^"]*)".*}} (\S+)$', text, re.MULTILINE):
+            counts[line[1]] += int(float(line[2]))
+    requests = sum(ends.values()) - ends[End.CANCELLED]
+    promised = sum(verdicts.values())
+    return Figures(requests, requests - ends[End.COMPLETED], promised, promised - verdicts["kept"])
+
+
 def _seen(told: Any) -> Seen:
     """The answer of `GET /endpoints`. Raises KeyError, TypeError or ValueError on anything else."""
     doubtful = told["pairs"].get("doubtful", ())
@@ -227,7 +267,12 @@ def _seen(told: Any) -> Seen:
     ]
     endpoints = {
         str(e["name"]): SeenEndpoint(
-            bool(e["ready"]), str(e["why"]), tuple(e["gates"]), str(e["hung"]), str(e["circuit"])
+            bool(e["ready"]),
+            str(e["why"]),
+            tuple(e["gates"]),
+            str(e["hung"]),
+            str(e["circuit"]),
+            str(e["apart"]),
         )
         for e in told["endpoints"]
     }

@@ -258,3 +258,17 @@ async def switch(state: StateDir, name: str, to: Role, view: View, timeout_s: fl
     cannot be switched."""
     await control.call(state, "switch", instance=name, to=to.value)
     return await _until_settled(state, view, timeout_s)
+
+
+async def rollout(
+    plan: Plan, pool: str | None, watch_s: float, view: View, timeout_s: float | None
+) -> Status:
+    """Replace what differs from `plan` (in `pool` alone, if it is given) one by one, and return how things
+    stand then. Raises LaunchError when that cannot be begun."""
+    from orchestrator.launch.reload import running_plan
+    from orchestrator.launch.rollout import narrowed
+
+    state = StateDir(plan.state_dir)
+    target = plan if pool is None else narrowed(plan, running_plan(state), pool)
+    await control.call(state, "rollout", plan=dump(target).decode(), watch_s=watch_s)
+    return await _until_settled(state, view, timeout_s)

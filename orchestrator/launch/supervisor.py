@@ -20,6 +20,7 @@ from orchestrator.launch.keeper import Keeper
 from orchestrator.launch.postmortem import found_dead
 from orchestrator.launch.process import Mark, alive, boot_id
 from orchestrator.launch.reconcile import Current, Target, reconcile
+from orchestrator.launch.rollout import Lookout
 from orchestrator.launch.shell import Shell
 from orchestrator.launch.state import Record
 from orchestrator.launch.status import Phase, Status, router_last
@@ -182,8 +183,9 @@ class Supervisor:
             ) from None
         self.apply(plan)
 
-    def apply(self, plan: Plan) -> None:
-        """Begin to make what runs equal to `plan`; `watch` tells how it goes.
+    def apply(self, plan: Plan, watch_s: float | None = None) -> None:
+        """Begin to make what runs equal to `plan`; `watch` tells how it goes. With `watch_s`, as a rollout:
+        one by one, with a look for so long at how requests fare after each.
 
         Nothing is changed when it raises. Raises LaunchError: the plan cannot be started here (all
         reasons at once), or everything is being stopped.
@@ -197,6 +199,7 @@ class Supervisor:
         changes = reconcile(
             {n: Target(u.role, u.digest, frozenset(u.ports.values()), u.instance) for n, u in units.items()},
             {k.unit.name: _current(k) for k in fleet.alive()},
+            one_by_one=watch_s is not None,
         )
         refused = self._shell.launcher.refusals([units[n] for n in changes.touched], fleet.processes())
         if refused:
@@ -213,7 +216,8 @@ class Supervisor:
         for name in units.keys() & fleet.keepers.keys() - set(changes.touched):
             # The same process; what is not part of it (hints, limits) may have changed.
             fleet.keepers[name].unit = units[name]
-        self._begin(partial(fleet.roll, plan, units, changes))
+        lookout = None if watch_s is None else Lookout(watch_s, self._shell.router)
+        self._begin(partial(fleet.roll, plan, units, changes, lookout))
 
     def restart(self, names: Iterable[str]) -> None:
         """Begin to replace the units `names` one at a time by new incarnations; all engines if none are

@@ -12,7 +12,7 @@ from orchestrator.core.types import Role
 from orchestrator.engines.base import HttpCall, Probes, Word
 from orchestrator.launch.base import Found, Process
 from orchestrator.launch.process import Identity, Mark
-from orchestrator.launch.routerlink import Sick
+from orchestrator.launch.routerlink import Figures, Sick
 from orchestrator.launch.unit import Unit
 from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan
 
@@ -147,7 +147,8 @@ class FakeProber:
 class FakeRouterLink:
     """Writes every hint to `story`; a drain waits until `busy` no longer holds the instance. `missing` says
     why an instance is not given work, `stuck` why it is taken to hang, `mispaired` whose pairs are bad and
-    why; `refused` is what comes of a reload, `serving` the pid of the router that answers."""
+    why; `refused` is what comes of a reload, `serving` the pid of the router that answers, `counted`
+    what it has counted."""
 
     story: list[str] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
@@ -156,6 +157,7 @@ class FakeRouterLink:
     mispaired: dict[str, str] = field(default_factory=dict)
     refused: str = ""
     serving: int | None = None
+    counted: Figures | None = None
 
     async def drain(self, name: str, deadline_s: float) -> None:
         """See `RouterLink`."""
@@ -176,7 +178,11 @@ class FakeRouterLink:
         self.story.append("reload")
         return self.refused
 
-    async def joined(self, name: str) -> str | None:
+    async def figures(self) -> Figures | None:
+        """See `RouterLink`."""
+        return self.counted
+
+    async def joined(self, name: str, *, apart_too: bool = False) -> str | None:
         """See `RouterLink`."""
         return self.missing.get(name)
 

@@ -171,6 +171,7 @@ class Admin:
             "circuit": str(state.breaker.circuit),
             "cap": state.cap,
             "shuns": sorted(state.shuns),
+            "apart": state.apart,
             "gates": sorted(state.gates),
             "hung": self._control.registry.hang(plan.name),
             "for_s": round(now_s - state.since_s, 3),

@@ -166,7 +166,8 @@ class Registry(Listeners):
         state.gates.add(by) if closed else state.gates.discard(by)
         self._gate_file.save(self._gates)
         if state.gated != gated:
-            self._moved(state, was, "gate" if closed else "ungate")
+            # Those that it goes with may be too few now, or enough again.
+            self._sort_out(state, was, "gate" if closed else "ungate")
             if not closed:
                 # It may have been restarted behind the gate.
                 self._tell(self._on_suspect, endpoint_id)

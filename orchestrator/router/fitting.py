@@ -22,8 +22,9 @@ def between(prefill: State, decode: State) -> list[Finding]:
 def apart(states: Iterable[State]) -> Mapping[str, str]:
     """The joined endpoints that do not go with those that are used, by name, and why.
 
-    Of the groups in which every prefill goes with every decode, the one with the most pairs is used; among
-    equals the one that is in use, then the first of the plan. Who has no partner at all is not apart.
+    Of the groups in which every prefill goes with every decode, the one with the most pairs is used, first by
+    those in which nobody is gated; among equals the one that is in use, then the first of the plan. Who has
+    no partner at all is not apart.
     """
     found: dict[str, str] = {}
     joined = [state for state in states if state.joined and state.plan.disaggregated]
@@ -65,6 +66,8 @@ def _group(
     return [p for p in prefills if not any(why[p.plan.name, d.plan.name] for d in fit)], fit
 
 
-def _worth(prefills: Sequence[State], decodes: Sequence[State]) -> tuple[int, int]:
-    """Pairs, then members that are in use."""
-    return len(prefills) * len(decodes), sum(not state.apart for state in (*prefills, *decodes))
+def _worth(prefills: Sequence[State], decodes: Sequence[State]) -> tuple[int, int, int]:
+    """Pairs that nobody keeps work from, then pairs, then members that are in use."""
+    free = sum(not p.gated for p in prefills) * sum(not d.gated for d in decodes)
+    in_use = sum(not state.apart for state in (*prefills, *decodes))
+    return free, len(prefills) * len(decodes), in_use

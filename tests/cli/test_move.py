@@ -1,4 +1,4 @@
-"""`pdctl drain` as a command line: what it refuses before it asks anybody."""
+"""`pdctl drain`, switch and rollout as command lines: what they refuse before they ask anybody."""
 
 from __future__ import annotations
 
@@ -39,3 +39,17 @@ def test_nothing_runs(topology: Path, undo: tuple[str, ...]) -> None:
     done = RUN.invoke(app, ["drain", str(topology), "all-0", *undo])
     assert isinstance(done.exception, LaunchError)
     assert done.exception.reason == "no-router"
+
+
+def test_a_switch_names_instance_and_role(topology: Path) -> None:
+    assert "name the instance" in RUN.invoke(app, ["switch", str(topology), "--to", "decode"]).output
+    assert RUN.invoke(app, ["switch", str(topology), "all-0"]).exit_code == 2
+    assert RUN.invoke(app, ["switch", str(topology), "all-0", "--to", "unified"]).exit_code == 2
+
+
+@pytest.mark.parametrize("words", [("switch", "all-0", "--to", "decode"), ("rollout",), ("rollout", "all")])
+def test_nothing_is_changed_where_nothing_runs(topology: Path, words: tuple[str, ...]) -> None:
+    command, *more = words
+    done = RUN.invoke(app, [command, str(topology), *more])
+    assert isinstance(done.exception, LaunchError)
+    assert done.exception.reason in ("no-controller", "not-running")

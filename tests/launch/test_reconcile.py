@@ -110,3 +110,11 @@ def test_the_processes_of_an_instance_go_in_one_wave() -> None:
     }
     found = reconcile(wanted, have(**{"p0": "prefill a", "p0.1": "prefill a.1", "p1": "prefill a"}))
     assert found.waves == (("p0", "p0.1"), ("p1",))
+
+
+def test_one_by_one_the_roles_take_turns() -> None:
+    names = {"p1": "prefill", "p2": "prefill", "d1": "decode", "d2": "decode", "d3": "decode"}
+    new, old = ({n: f"{role} {digest}" for n, role in names.items()} for digest in "ba")
+    assert len(reconcile(want(**new), have(**old)).waves) == 1
+    found = reconcile(want(**new), have(**old), one_by_one=True)
+    assert found.waves == (("p1",), ("d1",), ("p2",), ("d2",), ("d3",))

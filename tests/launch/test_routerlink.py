@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.fabric import unix
 from orchestrator.launch import testing
-from orchestrator.launch.routerlink import Sick, SocketRouterLink, link_of
+from orchestrator.launch.routerlink import Figures, Sick, SocketRouterLink, link_of
 from orchestrator.topology.plan import Credentials
 
 
@@ -89,7 +89,7 @@ async def test_a_refusal_is_logged_and_not_raised(tmp_path: Path, caplog: pytest
     assert "router: /gate answered 400" in caplog.text
 
 
-ROW = {"ready": True, "why": "", "gates": [], "hung": "", "circuit": "closed"}
+ROW = {"ready": True, "why": "", "gates": [], "hung": "", "circuit": "closed", "apart": ""}
 
 
 def endpoints(**rows: Any) -> dict[str, Any]:
@@ -182,3 +182,20 @@ async def test_a_router_on_this_node_is_told_over_its_socket(tmp_path: Path) -> 
             await link.gate("p0")
         assert [path for path, _ in hints] == ["/gate"]
         (tmp_path / "router.sock").unlink(missing_ok=True)
+
+
+async def test_one_that_waits_for_its_other_side_may_do(tmp_path: Path) -> None:
+    answer = endpoints(p0={**ROW, "ready": False, "why": "page size", "apart": "page size"})
+    async with router(tmp_path / "router.sock", body=json.dumps(answer).encode()):
+        link = SocketRouterLink(tmp_path / "router.sock")
+        assert await link.joined("p0") == "page size"
+        assert await link.joined("p0", apart_too=True) is None
+
+
+async def test_how_requests_fared(tmp_path: Path) -> None:
+    row = 'pdctl_requests_total{path="chat",model="m",end="%s",status="200",reason=""} %d'
+    lines = [row % pair for pair in (("completed", 7), ("failed", 2), ("refused", 1), ("cancelled", 5))]
+    lines += [f'pdctl_slo_requests_total{{slo_class="a",verdict="{v}"}} 4' for v in ("kept", "missed-ttft")]
+    async with router(tmp_path / "router.sock", body="\n".join(["# HELP x", *lines, ""]).encode()):
+        assert await SocketRouterLink(tmp_path / "router.sock").figures() == Figures(10, 3, 8, 4)
+    assert await SocketRouterLink(tmp_path / "router.sock").figures() is None

@@ -151,3 +151,11 @@ def test_an_engine_that_is_another_than_planned_does_not_join() -> None:
     assert world.why("p0") == "p0 tells id other, planned was m [started-otherwise]"
     world.join("p0", id="m")
     assert world.ready() == ["p0", "d0"]
+
+
+def test_a_group_that_is_drained_makes_room_for_the_other() -> None:
+    fleet = [state("p0", 1), state("p1", 64), state("d0", 1), state("d1", 64)]
+    fleet[0].apart = fleet[2].apart = "new"
+    assert set(apart(fleet)) == {"p0", "d0"}
+    fleet[1].gates = {"controller"}
+    assert set(apart(fleet)) == {"p1", "d1"}
