@@ -33,6 +33,10 @@ RETIRED_IDLE_S = 2.0
 """How long a connection may lie idle once its server has retired: a client that has just sent its next
 request on it is still answered."""
 
+FRESH_S = 0.5
+"""How long a closing server waits for the first request of a connection that has asked nothing yet: its
+client has just connected, and takes a closed connection for a failed request."""
+
 BACKLOG = 2048
 """Connections that the kernel holds until they are accepted."""
 
@@ -44,8 +48,8 @@ class _Connection:
     """One client connection: the request being read, or the exchange being answered."""
 
     __slots__ = (
-        "_answered", "_deadline_s", "_exchange", "_loop", "_peer", "_reader", "_server", "_stalled_s",
-        "_transport",
+        "_answered", "_asked", "_deadline_s", "_exchange", "_loop", "_peer", "_reader", "_server",
+        "_stalled_s", "_transport",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -61,8 +65,9 @@ class _Connection:
         self._peer = ""
         self._exchange: Exchange | None = None
         self._answered = False
+        self._asked = False
         self._stalled_s = inf
-        self._deadline_s = self._loop.time() + limits.header_timeout_s
+        self._deadline_s = self._loop.time() + (FRESH_S if server.closing else limits.header_timeout_s)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
@@ -126,6 +131,7 @@ class _Connection:
             self._deadline_s = self._loop.time() + self._server.limits.header_timeout_s
 
     def _dispatch(self) -> None:
+        self._asked = True
         self._deadline_s = inf
         server, reader = self._server, self._reader
         head = reader.head
@@ -204,13 +210,16 @@ class _Connection:
 
     @property
     def busy(self) -> bool:
-        """A request is being read or answered, or its answer is still to be taken by the client."""
+        """A request is being read or answered, or its answer is still to be taken by the client; while the
+        server closes, also the first request that is still to come."""
         transport, reader = self._transport, self._reader
         if transport is None:
             return False
         if transport.get_write_buffer_size() or self._exchange is not None:
             return True
-        return not self._answered and (reader.in_head or reader.in_body)
+        if self._answered:
+            return False
+        return reader.in_head or reader.in_body or (self._server.closing and not self._asked)
 
     def sweep(self, now_s: float) -> None:
         """Act on the deadlines that have passed."""
@@ -237,9 +246,13 @@ class _Connection:
             self._deadline_s = min(self._deadline_s, self._loop.time() + RETIRED_IDLE_S)
 
     def close_idle(self) -> None:
-        """Close if nothing is under way."""
-        if not self.busy and self._transport is not None:
+        """Close if nothing is under way, and soon if nothing was ever asked."""
+        if self._transport is None:
+            return
+        if not self.busy:
             self._transport.close()
+        elif not self._asked and not self._reader.in_head and not self._reader.in_body:
+            self._deadline_s = min(self._deadline_s, self._loop.time() + FRESH_S)
 
 
 class Server:

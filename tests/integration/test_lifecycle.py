@@ -301,4 +301,7 @@ def refuses(made: Deployment) -> bool:
         made.client.get("/health")
     except httpx.ConnectError:
         return True
+    except httpx.TransportError:
+        # Connected in the moment that the listener closed.
+        return False
     return False

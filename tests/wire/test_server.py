@@ -493,6 +493,21 @@ async def test_drain_lets_what_runs_end_and_closes_the_rest() -> None:
         one.close()
 
 
+async def test_drain_answers_a_client_that_has_just_connected() -> None:
+    """To be closed without a word would be a failed request to it; later ones find nobody listening."""
+    server = await serve(lambda e: e.respond(200, b"still"), host="127.0.0.1", port=0)
+    reader, writer = await connect(server)
+    await until(lambda: server.connections)
+    draining = asyncio.create_task(server.drained(GUARD_S))
+    await until(lambda: server.closing)
+    writer.write(GET + b"\r\n")
+    answer = await asyncio.wait_for(reader.read(), GUARD_S)
+    assert answer.endswith(b"still")
+    assert b"connection: close" in answer
+    assert await draining is True
+    writer.close()
+
+
 async def test_drain_cuts_what_is_late() -> None:
     waiting: list[Exchange] = []
     server = await serve(waiting.append, host="127.0.0.1", port=0)
