@@ -16,7 +16,8 @@ from orchestrator import errors
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("orchestrator", "policies", "launch_profiles")
-MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+BENCHMARKS = "scripts/benchmarks"
+MODULES = sorted(p for folder in (*PACKAGES, BENCHMARKS) for p in (ROOT / folder).rglob("*.py"))
 MAX_MODULE, MAX_FUNCTION = 400, 60
 ENGINE_NAMES = re.compile(r"sglang|vllm|mooncake|nixl", re.IGNORECASE)
 ENGINE_HOMES = ("orchestrator/engines/", "orchestrator/sim/")
@@ -85,7 +86,7 @@ def test_no_engine_name_outside_its_home(path: Path) -> None:
 def test_tests_mirror_the_packages(path: Path) -> None:
     """Each module has a test module of its name, or is named in one of its package's tests' docstrings."""
     relative = path.relative_to(ROOT)
-    below = Path(*relative.parts[1:]) if relative.parts[0] == "orchestrator" else relative
+    below = Path(*relative.parts[1:]) if relative.parts[0] in ("orchestrator", "scripts") else relative
     folder = ROOT / "tests" / below.parent
     stem = below.stem.strip("_")
     if any(folder.glob(f"test_{stem}*.py")):

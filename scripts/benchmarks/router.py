@@ -196,13 +196,13 @@ def start(folder: Path, peers: bool, started: list[Path]) -> dict[str, tuple[int
     return {name: (ports[name], psutil.Process(pid)) for name, pid in routers.items()}
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the rounds and print a table, or JSON with --json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", action="store_true", help=f"measure {PEER} beside it")
     parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     results: dict[tuple[str, str], list[float]] = {}
     started: list[Path] = []
     with tempfile.TemporaryDirectory(prefix="pdctl-bench-") as folder:
@@ -227,9 +227,9 @@ def main() -> int:
         print(json.dumps({**about, "results": rows}, indent=1))
     else:
         print("CPU microseconds of the router process, min / median / max; simulated engines")
-        for (name, load), values in results.items():
+        for (name, what), values in results.items():
             figures = f"{min(values):.0f} / {statistics.median(values):.0f} / {max(values):.0f}"
-            print(f"{name:14} {load:12} {figures} per {units[load]}")
+            print(f"{name:14} {what:12} {figures} per {units[what]}")
     return 0
 
 

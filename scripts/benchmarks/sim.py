@@ -1,22 +1,16 @@
-"""Measure what simulated engines cost: CPU per output token, with 16 instances at 5,000 tokens/s in all."""
+"""What simulated engines cost: CPU per output token, with 16 instances at 5,000 tokens/s in all."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+import sys
 import time
-from pathlib import Path
+from collections.abc import Sequence
 
+from benchmarks import cpu
 from orchestrator.sim.testing import SimProcess, spawn
-
-
-def cpu_s(pid: int) -> float:
-    """CPU seconds a process has used in all its threads."""
-    return (
-        sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
-        / 1e9
-    )
 
 
 async def stream(port: int, body: bytes) -> int:
@@ -41,24 +35,25 @@ async def load(engines: list[SimProcess], streams: int, tokens: int) -> float:
     return time.monotonic() - began
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print one line per dialect."""
-    p = argparse.ArgumentParser(description=__doc__)
+    p = argparse.ArgumentParser(prog="bench sim", description=__doc__)
     p.add_argument("--instances", type=int, default=16)
     p.add_argument("--streams", type=int, default=4, help="per instance; one token per 12 to 15 ms each")
     p.add_argument("--tokens", type=int, default=700)
-    a = p.parse_args()
+    a = p.parse_args(argv)
     for dialect in ("sglang", "vllm"):
         with spawn(*([("--dialect", dialect)] * a.instances)) as engines:
-            before = [cpu_s(engine.process.pid) for engine in engines]
+            before = [cpu.spent_s(engine.process.pid) for engine in engines]
             took_s = asyncio.run(load(engines, a.streams, a.tokens))
-            used_s = sum(cpu_s(e.process.pid) - b for e, b in zip(engines, before, strict=True))
+            used_s = sum(cpu.spent_s(e.process.pid) - b for e, b in zip(engines, before, strict=True))
             tokens = a.instances * a.streams * a.tokens
             print(
                 f"{dialect}: {a.instances} instances, {tokens / took_s:,.0f} tokens/s in all, "
                 f"{used_s / tokens * 1e6:.1f} us of CPU per token, {used_s / took_s:.2f} cores"
             )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""`scripts/bench NAME ARGUMENTS`: runs one benchmark, or `all` that there are, one after the other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+BENCHES = {
+    "router": "CPU per request and chunk, added latency, throughput and memory, beside the peers",
+    "sim": "what simulated engines cost themselves",
+}
+"""By name, which is also the module's: what is measured."""
+
+
+def usage() -> str:
+    """The benchmarks there are."""
+    width = max(map(len, BENCHES))
+    lines = [f"  {name:{width}}  {what}" for name, what in BENCHES.items()]
+    return "\n".join(["usage: scripts/bench NAME [--help] ...", *lines, f"  {'all':{width}}  each of them"])
+
+
+def run(name: str, argv: Sequence[str]) -> int:
+    """One benchmark's exit status."""
+    return int(import_module(f"benchmarks.{name}").main(argv))
+
+
+def main(argv: Sequence[str]) -> int:
+    """The first exit status that is not 0; `all` goes on after one."""
+    name, *rest = argv or ("--help",)
+    if name == "all" and not rest:
+        return max([run(each, ()) for each in BENCHES])
+    if name in BENCHES:
+        return run(name, rest)
+    print(usage(), file=sys.stderr)
+    return 0 if name in ("--help", "-h") else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
