@@ -28,7 +28,7 @@ from orchestrator.core.types import (
 from orchestrator.policy.testing import FakePredictor, make_endpoint, make_request
 from policies.orders.uncached_shortest import UncachedShortest
 
-CASES = ((4, 0), (64, 0), (64, 1_000), (64, 10_000), (1_000, 1_000))
+CASES = tuple((endpoints, waiting) for endpoints in (4, 64, 1_000) for waiting in (0, 1_000, 10_000))
 """Endpoints, a quarter of which decode, and requests that wait."""
 
 CALLS = ("submit", "prefill done", "first token", "finish", "all", "dispatch")

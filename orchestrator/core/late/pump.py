@@ -89,6 +89,8 @@ class Pump:
         """
         if self._plans is not None:
             new = None
+        if new is not None and not self._in_front(lanes, new):
+            return
         told = self._cached.exact.version
         if told != self._told and now_s >= self._told_s + EVENTS_S:
             self._told, self._told_s = told, now_s
@@ -125,6 +127,16 @@ class Pump:
             if self._plans is not None:
                 turn = Turn(now_s)
 
+    def _in_front(self, lanes: Sequence[Lane], new: Item) -> bool:
+        """Whether a request that has just come is among those that a look at the queue would consider."""
+        if new.slo.reserve > 0.0:
+            return True
+        batch = new.slo.priority is Priority.BATCH
+        for lane in lanes:
+            if new in (lane.batch.head(BATCH_HEADS) if batch else lane.queue.head(self._settings.candidates)):
+                return True
+        return False
+
     def key(self, item: Item) -> Key:
         """Where an item stands in the queue: by priority, then as the order has it, then by arrival."""
         order: Order = self._profile.order.policy
@@ -142,12 +154,13 @@ class Pump:
 
         True: it has another place.
         """
-        if not lane.usable:
+        touched = self._touched
+        if item.hits_at >= touched.count or not lane.usable:
             return False
-        hashes = item.request.block_hashes
-        if item.hits_at >= self._touched.changed(hashes):
+        known = item.hits_at >= touched.changed(item.request.block_hashes)
+        item.hits_at = touched.count
+        if known:
             return False
-        item.hits_at = self._touched.count
         item.waits_for = None
         hits = self._cached.tokens(item.request)
         item.hits = dict(sorted(hits.items(), key=_tokens, reverse=True)) if len(hits) > 1 else hits
@@ -204,7 +217,8 @@ class Pump:
     def _heads(self, lane: Lane) -> Sequence[Item]:
         """The head of a lane's queue, each where it belongs now."""
         heads = lane.queue.head(self._settings.candidates)
-        moved = [item for item in heads if self.refresh(lane, item)]
+        count = self._touched.count
+        moved = [item for item in heads if item.hits_at < count and self.refresh(lane, item)]
         return lane.queue.head(self._settings.candidates) if moved else heads
 
     def _planned(self, order: PlannedOrder, lanes: Sequence[Lane], now_s: float) -> list[tuple[Lane, Item]]:
@@ -265,8 +279,13 @@ class Pump:
             return None
         turn.asked.add(item)
         claims = turn.batch_claims if item.slo.priority is Priority.BATCH else turn.claims
-        self.refresh(lane, item)
-        if not item.late and self._pricing.still_waits(lane, item, now_s, claims):
+        if item.hits_at < self._touched.count:
+            self.refresh(lane, item)
+        if (
+            item.waits_for is not None
+            and not item.late
+            and self._pricing.still_waits(lane, item, now_s, claims)
+        ):
             return None
         starved = (
             lane.keeps is None
