@@ -89,8 +89,6 @@ class Pump:
         """
         if self._plans is not None:
             new = None
-        if new is not None and not self._in_front(lanes, new):
-            return
         told = self._cached.exact.version
         if told != self._told and now_s >= self._told_s + EVENTS_S:
             self._told, self._told_s = told, now_s
@@ -127,9 +125,9 @@ class Pump:
             if self._plans is not None:
                 turn = Turn(now_s)
 
-    def _in_front(self, lanes: Sequence[Lane], new: Item) -> bool:
+    def considers(self, lanes: Sequence[Lane], new: Item) -> bool:
         """Whether a request that has just come is among those that a look at the queue would consider."""
-        if new.slo.reserve > 0.0:
+        if new.slo.reserve > 0.0 or self._plans is not None:
             return True
         batch = new.slo.priority is Priority.BATCH
         for lane in lanes:

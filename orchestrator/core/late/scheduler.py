@@ -354,7 +354,7 @@ class LateScheduler:
         for lane in lanes:
             self._expire(lane, now_s)
         self._tracking.bind_held(lanes, now_s, self._out)
-        if any(lane.waiting for lane in lanes):
+        if any(lane.waiting for lane in lanes) and (new is None or self._pump.considers(lanes, new)):
             self._pump.run(lanes, now_s, partial(self._dispatch, now_s), new)
 
     def _single(self, request: RequestView, now_s: float) -> Decision:
