@@ -10,7 +10,7 @@ from orchestrator.engines.base import HttpCall, Probes
 from orchestrator.launch.base import Found
 from orchestrator.launch.process import Identity, Mark
 from orchestrator.launch.state import Record
-from orchestrator.launch.unit import Unit
+from orchestrator.launch.unit import ROUTER, Unit
 
 _GOES_ON = frozenset({State.STARTING, State.READY, State.DRAINING, State.STOPPING})
 
@@ -27,10 +27,17 @@ class Adoption:
 @dataclass(frozen=True, slots=True)
 class Inheritance:
     """What an earlier controller left: processes to adopt, and units whose leader ended unwatched, so that
-    children of it may be left (with its identity, if it is of this boot)."""
+    children of it may be left (with its identity, if it is of this boot). `leaving` are routers that the one
+    among the adoptions takes over from, or has taken over from, the newest first."""
 
     adoptions: tuple[Adoption, ...]
     ended: tuple[tuple[Record, Identity | None], ...]
+    leaving: tuple[Adoption, ...] = ()
+
+    @property
+    def kept(self) -> frozenset[Mark]:
+        """The marks of all that is adopted."""
+        return frozenset(one.mark for one in (*self.adoptions, *self.leaving))
 
 
 def inherit(
@@ -39,16 +46,20 @@ def inherit(
     state_id: str,
     boot: str,
     alive: Callable[[Identity], bool],
+    serving: int | None = None,
 ) -> Inheritance:
     """Match `records` with what lives.
 
     A recorded process is adopted by its identity. A record without one is of a controller that died
     between starting a process and writing its pid down: the marked leader of that incarnation is the one.
     Without any record (the database is gone) the newest marked leader is. Everything else that is marked
-    is a stray.
+    is a stray, but for routers: two of them live while one takes over from the other, which serves until then
+    and finishes its streams after that. `serving` is the pid of the one that answers as the router; if it is
+    the older one and the newer one is gone, it goes on as the router.
     """
     adoptions: list[Adoption] = []
     ended: list[tuple[Record, Identity | None]] = []
+    leaving: list[Adoption] = []
     by_name: dict[str, list[Found]] = {}
     for item in found:
         by_name.setdefault(item.mark.name, []).append(item)
@@ -56,27 +67,32 @@ def inherit(
         record = records.get(name)
         # Of several, the oldest process: the others may be its children with sessions of their own.
         leaders = sorted(by_name.get(name, ()), key=lambda f: (-f.mark.incarnation, f.identity.ticks))
+        newest = record.incarnation if record else leaders[0].mark.incarnation
+        older = [f for f in leaders if f.mark.incarnation < newest] if name == ROUTER else []
         recorded = record.identity(boot) if record else None
         if record is not None and recorded is not None and alive(recorded):
             mark = Mark(state_id, name, record.incarnation)
             adoptions.append(Adoption(_resumable(record), recorded, mark))
-            continue
-        if record is not None:
-            leaders = [f for f in leaders if record.pid is None and f.mark.incarnation == record.incarnation]
-            if not leaders and (record.pid is not None or record.state in _GOES_ON):
-                ended.append((record, recorded))
-        if leaders:
-            leader = leaders[0]
-            known = record or Record(name, digest=leader.digest, incarnation=leader.mark.incarnation)
-            known = replace(
-                known,
-                state=State.STARTING,
-                pid=leader.identity.pid,
-                ticks=leader.identity.ticks,
-                boot=boot,
-            )
-            adoptions.append(Adoption(known, leader.identity, leader.mark))
-    return Inheritance(tuple(adoptions), tuple(ended))
+        elif record is not None and older and older[0].identity.pid == serving:
+            adoptions.append(_as(older.pop(0), State.READY, record, boot))
+        else:
+            if record is not None:
+                leaders = [f for f in leaders if record.pid is None and f.mark.incarnation == newest]
+                if not leaders and (record.pid is not None or record.state in _GOES_ON):
+                    ended.append((record, recorded))
+            if leaders:
+                adoptions.append(_as(leaders[0], State.STARTING, record, boot))
+        leaving += [_as(one, State.READY, record, boot) for one in older]
+    return Inheritance(tuple(adoptions), tuple(ended), tuple(leaving))
+
+
+def _as(found: Found, state: State, record: Record | None, boot: str) -> Adoption:
+    """What was found, adopted in `state`; the numbering goes on from `record`."""
+    mark, identity = found.mark, found.identity
+    known = record or Record(mark.name, incarnation=mark.incarnation)
+    digest = found.digest or known.digest
+    known = replace(known, state=state, digest=digest, pid=identity.pid, ticks=identity.ticks, boot=boot)
+    return Adoption(known, identity, mark)
 
 
 def unit_for(record: Record, units: Mapping[str, Unit]) -> Unit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,7 +69,6 @@ class Launcher(Protocol):
         died. Called every few seconds."""
         ...
 
-    async def sweep_strays(self, keep: Mapping[str, int]) -> Sequence[str]:
-        """End every marked process that is not of an incarnation in `keep` (by unit name); as
-        `Process.sweep` returns."""
+    async def sweep_strays(self, keep: Collection[Mark]) -> Sequence[str]:
+        """End every marked process whose mark is not in `keep`; as `Process.sweep` returns."""
         ...

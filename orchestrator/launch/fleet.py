@@ -87,6 +87,14 @@ class Fleet:
     def keep(self, keeper: Keeper) -> None:
         """Set a keeper to work."""
         self.keepers[keeper.unit.name] = keeper
+        self._live(keeper)
+
+    def see_off(self, keeper: Keeper) -> None:
+        """Set the keeper of a router to work that another one takes over from."""
+        self.leaving.append(keeper)
+        self._live(keeper)
+
+    def _live(self, keeper: Keeper) -> None:
         task = asyncio.create_task(keeper.run(), name=f"keeper of {keeper.unit.name}")
         self._lives.add(task)
         task.add_done_callback(self._lived)
@@ -109,7 +117,9 @@ class Fleet:
             await self.until_all([old], {State.STOPPED})
         # A new life that was asked for begins with a clean slate.
         record = replace(old.record, last_error="") if old is not None else self.records.get(unit.name)
-        keeper = Keeper(unit, self.shell, record)
+        # A router of which another one was to take over may be there still, and hold what it listens on.
+        serving = [k.process for k in self.leaving if k.process is not None] if unit.takes_over else []
+        keeper = Keeper(unit, self.shell, record, before=serving[0] if serving else None)
         self.keep(keeper)
         ports = set(unit.ports.values())
 

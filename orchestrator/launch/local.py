@@ -197,12 +197,12 @@ class LocalLauncher:
             if isinstance(process, LocalProcess):
                 process.remember(table)
 
-    async def sweep_strays(self, keep: Mapping[str, int]) -> Sequence[str]:
+    async def sweep_strays(self, keep: Collection[Mark]) -> Sequence[str]:
         """See `Launcher`."""
 
         def strays() -> set[Identity]:
             marked = Table.take().marked(self._state.id)
-            return {i for i, mark in marked.items() if keep.get(mark.name) != mark.incarnation}
+            return {i for i, mark in marked.items() if mark not in keep}
 
         return await _end(strays, 0.0)
 

@@ -12,19 +12,15 @@ from functools import partial
 from orchestrator.core.lifecycle import Event, State
 from orchestrator.core.types import Role
 from orchestrator.errors import LaunchError
-from orchestrator.launch import logs, switching
-from orchestrator.launch.adopt import inherit, unit_for
+from orchestrator.launch import logs, recovery, switching
 from orchestrator.launch.advice import Advice
 from orchestrator.launch.fleet import Fleet
 from orchestrator.launch.keeper import Keeper
-from orchestrator.launch.postmortem import found_dead
-from orchestrator.launch.process import Mark, alive, boot_id
 from orchestrator.launch.reconcile import Current, Target, reconcile
 from orchestrator.launch.rollout import Lookout
 from orchestrator.launch.shell import Shell
-from orchestrator.launch.state import Record
 from orchestrator.launch.status import Phase, Status, router_last
-from orchestrator.launch.unit import ROUTER, Unit, secrets_of, units_of
+from orchestrator.launch.unit import ROUTER, secrets_of, units_of
 from orchestrator.topology.plan import Plan, dump, parse
 
 log = logging.getLogger(__name__)
@@ -113,59 +109,11 @@ class Supervisor:
 
     async def recover(self) -> None:
         """Adopt what an earlier controller left running, end what belongs to nobody, and begin the chores."""
-        shell, fleet = self._shell, self._fleet
-        fleet.records = shell.store.records()
-        units = self._last_units()
-        left = inherit(fleet.records, shell.launcher.find(), shell.state.id, boot_id(), alive)
-        for record, leader in left.ended:
-            gone = self._buried(record, units.get(record.name))
-            if leader is not None:
-                mark = Mark(shell.state.id, record.name, record.incarnation)
-                await shell.launcher.adopt(leader, mark).sweep(0.0)
-            fleet.records[record.name] = gone
-            shell.store.put(gone)
-        for adoption in left.adoptions:
-            record = adoption.record
-            log.info("%s: adopted pid %d, which is %s", record.name, adoption.identity.pid, record.state)
-            process = shell.launcher.adopt(adoption.identity, adoption.mark)
-            fleet.keep(Keeper(unit_for(record, units), shell, record, process))
-        await shell.launcher.sweep_strays({n: k.life.incarnation for n, k in fleet.keepers.items()})
+        await recovery.recover(self._fleet)
         chores = (self._keep_house(), self._mind_door(), self._mind_router(), self._mind_roles())
         self._chores = [asyncio.create_task(chore) for chore in chores]
         for task in self._chores:
-            task.add_done_callback(fleet.note_failure)
-
-    def _buried(self, record: Record, unit: Unit | None) -> Record:
-        """The record of a unit that ended unwatched, with what is known of its end."""
-        gone = replace(record, state=State.STOPPED, pid=None, ticks=None)
-        if record.state in (State.DRAINING, State.STOPPING):
-            # One that was told to end did what it was told.
-            return gone
-        shell = self._shell
-        failure, code = found_dead(shell.state, record, unit, shell.secrets, shell.oom)
-        log.warning("%s: %s", record.name, failure.full)
-        for line in failure.lines:
-            log.warning("%s: | %s", record.name, line)
-        return replace(gone, last_error=failure.full, exit_code=code)
-
-    def _last_units(self) -> dict[str, Unit]:
-        """The units of the plan that was being run; none if it cannot be read any more."""
-        path = self._shell.state.plan
-        try:
-            plan = parse(path.read_bytes())
-            units = units_of(plan)
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            log.warning("%s is not used: %s", path, error.strerror or error)
-            return {}
-        except (ValueError, LaunchError):
-            # Not the error itself: it quotes what it did not like, and plans hold keys.
-            log.warning("%s is not used: it is no plan of this version", path)
-            return {}
-        self._fleet.instances = {i.name: i for i in plan.instances}
-        self._shell.secrets |= secrets_of(plan)
-        return units
+            task.add_done_callback(self._fleet.note_failure)
 
     def resume(self) -> None:
         """Apply the plan that was last asked for. Raises LaunchError as `apply`, or when there is none."""
@@ -271,7 +219,7 @@ class Supervisor:
             for keeper in keepers:
                 keeper.ask(Event.KILL if self._forced else Event.STOP)
             await fleet.until_all(keepers, {State.STOPPED})
-        await self._shell.launcher.sweep_strays({})
+        await self._shell.launcher.sweep_strays(())
         self._swept = True
 
     def _begin(self, work: Callable[[], Awaitable[str]]) -> None:

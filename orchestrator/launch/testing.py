@@ -79,7 +79,7 @@ class FakeLauncher:
     orphans: list[Found] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
     running: dict[str, FakeProcess] = field(default_factory=dict)
-    swept: list[Mapping[str, int]] = field(default_factory=list)
+    swept: list[Collection[Mark]] = field(default_factory=list)
 
     def refusals(self, units: Sequence[Unit], ours: Sequence[Process]) -> Sequence[str]:
         """See `Launcher`."""
@@ -110,9 +110,9 @@ class FakeLauncher:
     def remember(self, processes: Sequence[Process]) -> None:
         """See `Launcher`."""
 
-    async def sweep_strays(self, keep: Mapping[str, int]) -> Sequence[str]:
+    async def sweep_strays(self, keep: Collection[Mark]) -> Sequence[str]:
         """See `Launcher`."""
-        self.swept.append(dict(keep))
+        self.swept.append(frozenset(keep))
         return []
 
 

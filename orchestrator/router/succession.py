@@ -76,7 +76,7 @@ class Heirs:
                 async with asyncio.timeout(ANSWER_S):
                     said = await self._loop.sock_recv(heir, len(_TAKEN))
             except (OSError, TimeoutError) as error:
-                log.warning("a router asked to take over and went away", extra={"why": str(error)})
+                log.info("a router asked to take over and went away", extra={"why": str(error)})
                 return
         if said == _TAKEN:
             self._taken()

@@ -314,7 +314,7 @@ async def test_down_stops_the_router_first_and_only_then_the_engines(stage: Stag
         assert sorted(stage.story[2:]) == sorted(
             ["drain p0", "TERM p0#1", "p0#1 ends 0", "drain d0", "TERM d0#1", "d0#1 ends 0"]
         )
-        assert stage.launcher.swept[-1] == {}
+        assert stage.launcher.swept[-1] == frozenset()
         with pytest.raises(LaunchError, match="being stopped"):
             supervisor.apply(stage.plan(unit("p0")))
 

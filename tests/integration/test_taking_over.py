@@ -13,6 +13,8 @@ import pytest
 from asking import COMPLETION, flowing, limited
 from deployment import GUARD_S, Deployment, eventually, sim
 
+from orchestrator.launch.paths import controller_pid
+
 pytestmark = pytest.mark.integration
 
 Deploy = Callable[..., Deployment]
@@ -73,6 +75,52 @@ def test_case_42_a_restarted_router_hands_over_what_it_listens_on(deploy: Deploy
     assert "took over from the router before" in made.log("router")
     assert len([m for m in made.marked().values() if m.name == "router"]) == 1, "the old one has gone"
     made.at_rest(well=True)
+
+
+def test_case_43_a_controller_killed_while_a_router_takes_over_costs_nobody_anything(deploy: Deploy) -> None:
+    made = deploy({"prefill": sim("prefill"), "decode": sim("decode", instances=2)}).up()
+    first, url = made.pids()["router"], made.engines()["decode-1"]
+    assert first
+    assert made.pdctl("drain", "decode-1").returncode == 0
+
+    def kill_controller() -> None:
+        controller = controller_pid(made.state)
+        assert controller
+        os.kill(controller, signal.SIGKILL)
+        eventually(lambda: controller_pid(made.state) is None)
+
+    def routers() -> set[int]:
+        return {identity.pid for identity, mark in made.marked().items() if mark.name == "router"}
+
+    def serving() -> int:
+        return int(httpx.get(f"{made.admin_url}/health", trust_env=False).json()["pid"])
+
+    body = {**limited(COMPLETION, {"prompt": "a long story"}, TOKENS), "ignore_eos": True}
+    with (
+        asking(made, kept=False) as got,
+        made.fault("decode-0", "slow", factor=SLOW),
+        flowing(made.client, body) as text,
+    ):
+        eventually(lambda: len(got) > 3)
+        # The new router waits a while for engines that it cannot find.
+        httpx.post(f"{url}/sim/faults", json=[{"kind": "refuse", "for_s": 200}], trust_env=False)
+        restarting = made.start("restart", "router")
+        eventually(lambda: len(routers()) == 2)
+        second = next(iter(routers() - {first}))
+        kill_controller()
+        restarting.wait(GUARD_S)
+        made.pdctl("up", "--detach", "--timeout", "1s")
+        eventually(lambda: serving() == second)
+        kill_controller()
+        made.pdctl("up", "--detach", "--timeout", "1s")
+        assert routers() == {first, second}, "the older one has a stream to finish"
+        httpx.delete(f"{made.engines()['decode-0']}/sim/faults", trust_env=False)
+        assert len(text.result(GUARD_S)) > TOKENS
+        eventually(lambda: routers() == {second})
+    assert set(got) == {200}
+    made.up()
+    assert made.pids()["router"] == second
+    made.at_rest()
 
 
 def test_another_mode_of_scheduling_takes_another_router(deploy: Deploy) -> None:

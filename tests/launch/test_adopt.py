@@ -12,7 +12,7 @@ from orchestrator.launch.adopt import Adoption, Inheritance, inherit, unit_for
 from orchestrator.launch.base import Found
 from orchestrator.launch.process import Identity, Mark
 from orchestrator.launch.state import Record
-from orchestrator.launch.unit import Unit
+from orchestrator.launch.unit import ROUTER, Unit
 
 BOOT = "boot-1"
 LEADER = Identity(100, 5000)
@@ -23,8 +23,10 @@ def found(identity: Identity = LEADER, incarnation: int = 3, name: str = "p1", d
     return Found(Mark("id", name, incarnation), identity, digest)
 
 
-def run(records: list[Record], findings: list[Found], *alive: Identity) -> Inheritance:
-    return inherit({r.name: r for r in records}, findings, "id", BOOT, lambda i: i in alive)
+def run(
+    records: list[Record], findings: list[Found], *alive: Identity, serving: int | None = None
+) -> Inheritance:
+    return inherit({r.name: r for r in records}, findings, "id", BOOT, lambda i: i in alive, serving)
 
 
 def adoption(record: Record, identity: Identity = LEADER) -> Adoption:
@@ -85,6 +87,53 @@ def test_without_a_database_the_marker_tells_enough() -> None:
 def test_of_several_leaders_the_oldest_process_is_the_one() -> None:
     child = found(Identity(101, 5001))
     assert run([], [child, found()]).adoptions[0].identity == LEADER
+
+
+OLDER = Identity(50, 4000)
+"""The router of incarnation 2, from which the one on record takes over."""
+ROUTERS = [found(LEADER, 3, ROUTER), found(OLDER, 2, ROUTER, "older")]
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.READY])
+def test_case_43_controller_killed_while_a_router_takes_over_both_live_on(state: State) -> None:
+    record = replace(READY, name=ROUTER, state=state)
+    left = run([record], ROUTERS, LEADER, serving=OLDER.pid)
+    assert left.adoptions == (adoption(record),)
+    older = replace(record, state=State.READY, digest="older", pid=50, ticks=4000)
+    assert left.leaving == (Adoption(older, OLDER, Mark("id", ROUTER, 2)),)
+    assert left.kept == {Mark("id", ROUTER, 2), Mark("id", ROUTER, 3)}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        replace(READY, name=ROUTER, state=State.STARTING),
+        replace(READY, name=ROUTER, state=State.STARTING, pid=None, ticks=None),
+        replace(READY, name=ROUTER, state=State.BACKOFF, pid=None, ticks=None),
+    ],
+)
+def test_case_43_a_router_whose_successor_has_died_goes_on_as_the_router(record: Record) -> None:
+    left = run([record], ROUTERS[1:], serving=OLDER.pid)
+    going_on = replace(record, state=State.READY, digest="older", pid=50, ticks=4000)
+    assert left == Inheritance((Adoption(going_on, OLDER, Mark("id", ROUTER, 2)),), ())
+
+
+def test_a_router_that_has_handed_over_to_one_that_died_only_finishes_what_it_has() -> None:
+    record = replace(READY, name=ROUTER)
+    left = run([record], ROUTERS[1:], serving=None)
+    assert (left.adoptions, left.ended) == ((), ((record, LEADER),))
+    assert [one.identity for one in left.leaving] == [OLDER]
+
+
+def test_without_a_database_the_newer_router_takes_over_from_the_older() -> None:
+    left = run([], ROUTERS, serving=OLDER.pid)
+    assert [(a.identity, a.record.state) for a in left.adoptions] == [(LEADER, State.STARTING)]
+    assert [one.identity for one in left.leaving] == [OLDER]
+
+
+def test_an_older_engine_is_a_stray() -> None:
+    left = run([READY], [found(), found(OLDER, 2)], LEADER)
+    assert left == Inheritance((adoption(READY),), ())
 
 
 def test_a_stopped_unit_leaves_nothing_to_do() -> None:

@@ -98,4 +98,4 @@ async def test_an_adopted_process_can_be_ended(
 
 async def test_nothing_is_left_to_find_or_to_sweep(launcher: Launcher) -> None:
     assert list(launcher.find()) == []
-    assert list(await launcher.sweep_strays({})) == []
+    assert list(await launcher.sweep_strays(())) == []

@@ -163,10 +163,10 @@ async def test_strays_are_ended_and_what_is_kept_is_not(bench: Any, launcher: Lo
     stray = launcher.start(unit(bench, bench.engine("p1")), 5)
     await bench.shows(kept)
     await bench.shows(stray)
-    assert await launcher.sweep_strays({"p0": 2, "p1": 6}) == []
+    assert await launcher.sweep_strays([Mark(bench.state.id, "p0", 2), Mark(bench.state.id, "p1", 6)]) == []
     assert identify(stray.identity.pid) is None
     assert identify(kept.identity.pid) == kept.identity
-    assert await launcher.sweep_strays({}) == []
+    assert await launcher.sweep_strays(()) == []
     assert await over(kept) == -9
     assert await over(stray) == -9
 
