@@ -69,11 +69,12 @@ def inherit(
         leaders = sorted(by_name.get(name, ()), key=lambda f: (-f.mark.incarnation, f.identity.ticks))
         newest = record.incarnation if record else leaders[0].mark.incarnation
         older = [f for f in leaders if f.mark.incarnation < newest] if name == ROUTER else []
+        alone = len(older) == len(leaders) > 0 and older[0].identity.pid == serving
         recorded = record.identity(boot) if record else None
         if record is not None and recorded is not None and alive(recorded):
             mark = Mark(state_id, name, record.incarnation)
             adoptions.append(Adoption(_resumable(record), recorded, mark))
-        elif record is not None and older and older[0].identity.pid == serving:
+        elif record is not None and alone:
             adoptions.append(_as(older.pop(0), State.READY, record, boot))
         else:
             if record is not None:
