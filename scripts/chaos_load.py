@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from random import Random
 from typing import Any
@@ -106,7 +107,7 @@ def make(rng: Random) -> Ask:
 
 async def ask(client: httpx.AsyncClient, one: Ask, books: Books) -> None:
     """Send a request and note what becomes of it."""
-    begun_s = time.monotonic()
+    begun_s, at = time.monotonic(), f"{datetime.now():%H:%M:%S.%f}"
     seen = ""
     status = 0
     try:
@@ -142,7 +143,7 @@ async def ask(client: httpx.AsyncClient, one: Ask, books: Books) -> None:
         why = repr(error)
     if books.killed(begun_s, time.monotonic()):
         return _note(books, Fate.ROUTER_KILLED, one)
-    return _note(books, Fate.SILENT if status else Fate.LOST, one, why)
+    return _note(books, Fate.SILENT if status else Fate.LOST, one, f"begun {at}, {why}")
 
 
 def _whole(books: Books, one: Ask, status: int, body: bytes, headers: httpx.Headers) -> None:

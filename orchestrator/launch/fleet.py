@@ -225,7 +225,8 @@ class Fleet:
         self.keep(new)
         new.ask(Event.LAUNCH)
         await self.until_all([new], (*SETTLED, State.BACKOFF))
-        if new.state is not State.READY and old.state is State.READY:
+        gone = old.process is None or await self.shell.router.pid() != old.process.identity.pid
+        if new.state is not State.READY and not gone:
             why = new.record.last_error
             new.ask(Event.STOP)
             await self.until_all([new], {State.STOPPED})

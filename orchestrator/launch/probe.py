@@ -42,12 +42,15 @@ class HttpProber:
     def __init__(self) -> None:
         # No proxy from the environment: engines are reached directly, whatever http_proxy says.
         self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False)
+        # Only the router speaks https, and is asked at its own address, which its certificate need not name.
+        self._secure = httpx.AsyncClient(trust_env=False, follow_redirects=False, verify=False)
 
     async def __aenter__(self) -> HttpProber:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
+        await self._secure.aclose()
 
     async def ask(self, unit: Unit, calls: Sequence[HttpCall]) -> str | None:
         """See `Prober`."""
@@ -113,7 +116,8 @@ class HttpProber:
             headers.append(("Authorization", f"Bearer {key}"))
         what = f"{call.method} {url.path} on port {url.port}"
         try:
-            return await self._client.request(
+            client = self._secure if url.scheme == "https" else self._client
+            return await client.request(
                 call.method, url, content=call.body, headers=headers, timeout=call.timeout_s
             )
         except httpx.ConnectError:

@@ -26,8 +26,8 @@ WRITTEN_S = 15.0
 POLL_S = 0.05
 
 PROCESS = (
-    "argv", "env", "probes", "host", "port", "admin_host", "admin_port", "url", "admin_url", "limits", "cwd",
-    "digest",
+    "argv", "env", "probes", "host", "port", "admin_host", "admin_port", "url", "admin_url", "limits", "tls",
+    "cwd", "digest",
 )  # fmt: skip
 """Fields of the router's plan that belong to its process, and stay until it is started anew."""
 

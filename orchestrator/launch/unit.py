@@ -69,7 +69,8 @@ class Unit:
     @property
     def host(self) -> str:
         """The address that it listens on: that of `url`, or `address` where it has none."""
-        return split_http_url(self.url)[0] if self.url else self.address
+        # The router's may be https.
+        return split_http_url(self.url.replace("https:", "http:", 1))[0] if self.url else self.address
 
     @property
     def instance(self) -> str:

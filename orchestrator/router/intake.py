@@ -11,7 +11,7 @@ from orchestrator.errors import BadRequest
 from orchestrator.router.offers import Offer, Offers, Registry
 from orchestrator.router.record import Record
 from orchestrator.router.settings import Settings
-from orchestrator.router.view import Asked, Prompt, check_length, model_of, prompt_of, read
+from orchestrator.router.view import Asked, Prompt, check_depth, check_length, model_of, prompt_of, read
 from orchestrator.wire.exchange import Exchange
 
 
@@ -55,6 +55,7 @@ class Intake:
     def read(self, exchange: Exchange, record: Record, settings: Settings) -> Ask:
         """The request as it goes on. Raises RequestError."""
         kind, body = record.kind, JsonBody(exchange.body)
+        check_depth(body, settings.limits.max_json_depth)
         record.model = model = model_of(body, self._registry.models())
         offer = self._offers.offer(model, kind)
         if kind is PathKind.RESPONSES and body.fields.get("previous_response_id") is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from pathlib import Path
 
 from orchestrator.core.address import join_host_port
 from orchestrator.errors import LaunchError
 from orchestrator.fabric import ports, unix
+from orchestrator.router import tls
 from orchestrator.router.admin import Admin
 from orchestrator.router.app import RouterApp
 from orchestrator.router.replies import wire_error
@@ -27,7 +29,8 @@ class Listening:
     """The listeners of one router: `client` and `admin` on TCP, and where there is a state directory the
     admin's Unix socket (`path`) and the one for its successor.
 
-    `follow`: a router that runs there is followed; else it is a reason not to start.
+    `follow`: a router that runs there is followed; else it is a reason not to start. Raises TopologyError for
+    certificates that cannot be used.
     """
 
     def __init__(self, router: RouterPlan, path: Path | None, *, follow: bool = False) -> None:
@@ -38,6 +41,7 @@ class Listening:
         self._heirs: Heirs | None = None
         self._client: Server | None = None
         self._admin: Server | None = None
+        self._tls = None if router.tls is None else tls.context(router.tls)
         self.handed_over = asyncio.Event()
         """Set when another router has taken the listening sockets."""
 
@@ -74,7 +78,7 @@ class Listening:
         )
         limits = wire_limits(router.limits)
         self._client = await self._tcp(
-            "client", app.handle, app.refuse, router.host, router.port, limits, left
+            "client", app.handle, app.refuse, router.host, router.port, limits, left, self._tls
         )
         if path is not None:
             # Last, for a router that does not get so far must not cut off the one that serves.
@@ -83,6 +87,11 @@ class Listening:
         if left is not None:
             left.taken()
             log.info("took over from the router before")
+
+    def renew(self) -> None:
+        """Take up what the certificate files hold now. Raises TopologyError; the ones in use stay then."""
+        if self._tls is not None and self._router.tls is not None:
+            tls.load(self._tls, self._router.tls)
 
     async def close(self, timeout_s: float = 0.0) -> None:
         """Stop listening, let what is answered end within `timeout_s`, and cut the rest."""
@@ -117,15 +126,16 @@ class Listening:
         port: int,
         limits: WireLimits,
         left: Inheritance | None,
+        over: ssl.SSLContext | None = None,
     ) -> Server:
         inherited: list[socket.socket] = [] if left is None else left.take(_name(what, host, port))
         try:
             if inherited:
-                server = await serve(handler, sock=inherited[0], limits=limits, on_bad=on_bad)
+                server = await serve(handler, sock=inherited[0], limits=limits, on_bad=on_bad, tls=over)
                 for sock in inherited[1:]:
                     await server.also(sock)
             else:
-                server = await serve(handler, host=host, port=port, limits=limits, on_bad=on_bad)
+                server = await serve(handler, host=host, port=port, limits=limits, on_bad=on_bad, tls=over)
         except OSError as error:
             raise _not_bound(what, host, port, error) from error
         self._servers.append(server)

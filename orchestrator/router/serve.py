@@ -140,7 +140,8 @@ class Router:
         """Where clients reach it, with the port that was really bound."""
         router = own_plan(self._plan)
         host = "127.0.0.1" if is_wildcard(router.host) else router.host
-        return http_url(host, self._listening.client.port)
+        url = http_url(host, self._listening.client.port)
+        return url if router.tls is None else url.replace("http:", "https:", 1)
 
     @property
     def handed_over(self) -> asyncio.Event:
@@ -238,6 +239,7 @@ class Router:
         tried = self._tried(router.scheduling, plan, asked)
         if asked.dry_run:
             return {"policies": tried}
+        self._listening.renew()
         self.registry.apply(plan)
         profile = self.policies.use(router.scheduling, plan.base_dir)
         adopt(self.scheduler, router, profile)
@@ -249,7 +251,7 @@ class Router:
         self.app.apply(plan, profile.headers)
         self._plan = plan
         self._prober.sync()
-        fixed = ("host", "port", "admin_host", "admin_port", "limits")
+        fixed = ("host", "port", "admin_host", "admin_port", "limits", "tls")
         stale = [name for name in fixed if getattr(router, name) != getattr(before, name)]
         return {"endpoints": len(plan.instances), "needs_restart": stale, "policies": tried}
 

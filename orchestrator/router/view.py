@@ -145,6 +145,27 @@ def read(kind: PathKind, body: JsonBody, model: str, prompt: Prompt, seed: int, 
     )
 
 
+def check_depth(body: JsonBody, most: int) -> None:
+    """Refuse a body nested deeper than `most` levels. Raises BadRequest.
+
+    Whoever reads it next may do so by recursion. Nearly all bodies have too few brackets to be that deep, and
+    are only counted through.
+    """
+    raw = body.raw
+    if raw.count(b"[") + raw.count(b"{") <= most:
+        return
+    level: list[Any] = [body.fields]
+    for _ in range(most):
+        inner: list[Any] = []
+        for one in level:
+            values = one.values() if isinstance(one, dict) else one
+            inner += [value for value in values if isinstance(value, (dict, list))]
+        level = inner
+        if not level:
+            return
+    raise BadRequest(f"the body is nested more than {most} levels deep", reason="too-deep")
+
+
 def check_length(prompt: Prompt, max_model_len: int | None) -> None:
     """Raise BadRequest for a prompt of token ids that no context of the model holds.
 

@@ -133,6 +133,7 @@ class Limits:
 
     max_body_bytes: int = 64 * 1024 * 1024
     max_header_bytes: int = 64 * 1024
+    max_json_depth: int = 64
     max_inflight: int = 10_000
     max_queue: int = 10_000
     header_timeout_s: float = 30.0
@@ -160,6 +161,18 @@ class Credentials:
     client_keys: tuple[str, ...] = ()
     engine_key: str | None = None
     admin_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The files by which the router speaks TLS with clients: PEM, absolute paths on the router's host.
+
+    `client_ca`: clients must show a certificate that one of these authorities has signed.
+    """
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +222,7 @@ class RouterPlan:
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     credentials: Credentials = Credentials()
+    tls: Tls | None = None
     scheduling: Mapping[str, Any] = field(default_factory=dict)
     pass_headers: tuple[str, ...] = ()
     continuation: bool = False

@@ -23,6 +23,7 @@ from orchestrator.topology.plan import (
     Limits,
     RouterPlan,
     Timeouts,
+    Tls,
 )
 from orchestrator.topology.schema import Node, Topology
 from orchestrator.topology.settings import as_settings
@@ -92,7 +93,7 @@ def _common(inputs: Inputs) -> RouterPlan:
         port=port,
         admin_host=admin_host,
         admin_port=admin_port,
-        url=http_url(_reachable(host), port),
+        url=_scheme(http_url(_reachable(host), port), secure=router.tls is not None),
         admin_url=http_url(_reachable(admin_host), admin_port),
         argv=(),
         env=marked_env(env, inputs.secrets),
@@ -122,6 +123,17 @@ def _from_elsewhere(node: Node, host: str, port: int) -> str:
     return "" if is_loopback(host) and not is_loopback(node.address) else http_url(host, port)
 
 
+def _scheme(url: str, *, secure: bool) -> str:
+    return url.replace("http:", "https:", 1) if secure else url
+
+
+def _tls(inputs: Inputs) -> Tls | None:
+    tls, at = inputs.topology.router.tls, inputs.folder.absolute
+    if tls is None:
+        return None
+    return Tls(at(tls.certificate), at(tls.key), None if tls.client_ca is None else at(tls.client_ca))
+
+
 def _reachable(host: str) -> str:
     """Where this machine reaches a listener bound to `host`."""
     if is_wildcard(host):
@@ -136,6 +148,7 @@ def _settings(inputs: Inputs) -> dict[str, Any]:
         "limits": Limits(
             max_body_bytes=limits.max_body,
             max_header_bytes=limits.max_header,
+            max_json_depth=limits.max_json_depth,
             max_inflight=limits.max_inflight,
             max_queue=limits.max_queue,
             header_timeout_s=limits.header_timeout,
@@ -151,6 +164,7 @@ def _settings(inputs: Inputs) -> dict[str, Any]:
             hang_s=timeouts.hang,
             stall_s=timeouts.stall,
         ),
+        "tls": _tls(inputs),
         "scheduling": inputs.scheduling,
         "pass_headers": router.pass_headers,
         "continuation": router.continuation,
@@ -216,5 +230,6 @@ def _digest(plan: RouterPlan) -> str:
         "limits": asdict(plan.limits),
         "connect_s": plan.timeouts.connect_s,
         "mode": mode_of(plan.scheduling),
+        "tls": None if plan.tls is None else asdict(plan.tls),
     }
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

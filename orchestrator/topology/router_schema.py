@@ -37,6 +37,9 @@ class LimitsConfig(Strict):
     max_header: Size = Field(
         default="64KiB", validate_default=True, description="Largest request head (431)."
     )
+    max_json_depth: Count = Field(
+        64, description="Most levels of nesting in a request body (400): engines' parsers recurse."
+    )
     max_inflight: Count = Field(10_000, description="Most requests at once (429).")
     max_queue: Count = Field(
         10_000, description="Most of them that may wait in the router for an endpoint (429)."
@@ -99,6 +102,16 @@ class TimeoutsConfig(Strict):
         return min(QUEUE_S, self.total) if self.queue is None else self.queue
 
 
+class TlsConfig(Strict):
+    """TLS between clients and the router: PEM files, `./` from the topology's folder; read anew at a reload."""
+
+    certificate: Text = Field(description="The router's certificate, and those between it and the root.")
+    key: Text = Field(description="Its private key, not encrypted.")
+    client_ca: Text | None = Field(
+        None, description="Demand of clients a certificate signed by one of these authorities."
+    )
+
+
 class CredentialsConfig(Strict):
     """The three keys. Write them as `${env:NAME}`."""
 
@@ -140,6 +153,7 @@ class Router(Strict):
         "Default: `keys` if there are any. Beyond loopback it must be one or the other.",
     )
     credentials: CredentialsConfig = Field(CredentialsConfig(), description="The three keys.")
+    tls: TlsConfig | None = Field(None, description="Speak https with clients. Default: http.")
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="Bounds on what clients send.")
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig, description="Deadlines of the stages.")
     continuation: bool = Field(
@@ -224,7 +238,7 @@ def _foreign_findings(router: Router) -> Findings:
     found: Findings = [
         (("credentials",), why) for why in KINDS[router.kind].refuses_keys(router.credentials.keys)
     ]
-    own = ("limits", "timeouts", "continuation", "canaries", "pass_headers")
+    own = ("limits", "timeouts", "continuation", "canaries", "tls", "pass_headers")
     ignored = [name for name in own if name in router.model_fields_set]
     found += [((n,), f"is pdctl's own; {router.kind} takes its settings by `flags`") for n in ignored]
     return found

@@ -8,6 +8,23 @@ from typing import NamedTuple
 from orchestrator.core.frozen import frozen
 from orchestrator.wire.exchange import Headers
 
+WRITE_HIGH_WATER = 256 * 1024
+"""Bytes queued for one client before it counts as slow."""
+
+LINGER_S = 2.0
+"""How long a connection is read and ignored after its last answer, so that closing does not reset it away."""
+
+RETIRED_IDLE_S = 2.0
+"""How long a connection may lie idle once its server has retired: a client that has just sent its next
+request on it is still answered."""
+
+FRESH_S = 0.5
+"""How long a closing server waits for the first request of a connection that has asked nothing yet: its
+client has just connected, and takes a closed connection for a failed request."""
+
+TOLD = 64
+"""Connections above the most there may be that are told so before they are closed; those beyond are cut."""
+
 _JSON = ((b"content-type", b"application/json"),)
 
 
@@ -28,7 +45,8 @@ class WireLimits:
 
     `header_timeout_s` and `body_timeout_s` bound the arrival of a request's whole head and body (408),
     `idle_timeout_s` the pause between requests, and `stall_timeout_s` how long a client may leave what
-    was sent to it unread before it is cut.
+    was sent to it unread before it is cut. Of more than `max_connections` at once the new ones are refused
+    (503) unread; None: there is no bound.
     """
 
     max_body_bytes: int = 64 * 1024 * 1024
@@ -37,6 +55,7 @@ class WireLimits:
     body_timeout_s: float = 120.0
     idle_timeout_s: float = 120.0
     stall_timeout_s: float = 120.0
+    max_connections: int | None = None
 
 
 def plain_refusal(status: int, message: str) -> Refusal:

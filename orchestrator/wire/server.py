@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -13,7 +14,17 @@ from typing import Any, cast
 
 from orchestrator.wire.exchange import Exchange, status_line
 from orchestrator.wire.heads import Heads
-from orchestrator.wire.limits import OnBad, Refusal, WireLimits, plain_refusal
+from orchestrator.wire.limits import (
+    FRESH_S,
+    LINGER_S,
+    RETIRED_IDLE_S,
+    TOLD,
+    WRITE_HIGH_WATER,
+    OnBad,
+    Refusal,
+    WireLimits,
+    plain_refusal,
+)
 from orchestrator.wire.reader import Refused, RequestHead, RequestReader
 
 __all__ = ["Exchange", "Handler", "OnBad", "Refusal", "Server", "WireLimits", "serve"]
@@ -22,20 +33,6 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Exchange], None]
 """Called once a request is whole; answers at once, or later from callbacks or a task of its own."""
-
-WRITE_HIGH_WATER = 256 * 1024
-"""Bytes queued for one client before it counts as slow."""
-
-LINGER_S = 2.0
-"""How long a connection is read and ignored after its last answer, so that closing does not reset it away."""
-
-RETIRED_IDLE_S = 2.0
-"""How long a connection may lie idle once its server has retired: a client that has just sent its next
-request on it is still answered."""
-
-FRESH_S = 0.5
-"""How long a closing server waits for the first request of a connection that has asked nothing yet: its
-client has just connected, and takes a closed connection for a failed request."""
 
 BACKLOG = 2048
 """Connections that the kernel holds until they are accepted."""
@@ -75,7 +72,18 @@ class _Connection:
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         name = transport.get_extra_info("peername")
         self._peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix"
-        self._server.connections.add(self)
+        server, most = self._server, self._server.limits.max_connections
+        server.connections.add(self)
+        if most is not None and len(server.connections) > most:
+            self._crowded(len(server.connections) - most)
+
+    def _crowded(self, excess: int) -> None:
+        """Say that there are too many, if there is room for that: words linger, and cost a socket."""
+        log.info("client %s refused: too many connections", self._peer)
+        if excess > TOLD:
+            self.cut()
+        else:
+            self._refuse(503, "too many connections are open here; try again later")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone, whoever ended it."""
@@ -268,6 +276,7 @@ class Server:
         self.closing = False
         self.leaving = False
         self.port = 0
+        self.tls: ssl.SSLContext | None = None
         self._listeners: list[asyncio.AbstractServer] = []
         self._settled = asyncio.Event()
         # One timer for all connections, so that a request costs none.
@@ -309,7 +318,9 @@ class Server:
     async def also(self, sock: socket.socket) -> None:
         """Listen on one more bound socket. Raises OSError."""
         self._listeners.append(
-            await self.loop.create_server(partial(_accepted, self), sock=sock, backlog=BACKLOG)
+            await self.loop.create_server(
+                partial(_accepted, self), sock=sock, backlog=BACKLOG, **_shake(self.tls, self.limits)
+            )
         )
 
     async def retired(self) -> None:
@@ -352,6 +363,11 @@ def _sockets(listener: asyncio.AbstractServer) -> list[socket.socket]:
     return list(server.sockets)
 
 
+def _shake(tls: ssl.SSLContext | None, limits: WireLimits) -> dict[str, Any]:
+    """How connections are secured: a handshake may take as long as a request's head."""
+    return {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": limits.header_timeout_s}
+
+
 async def serve(
     handler: Handler,
     *,
@@ -362,21 +378,24 @@ async def serve(
     on_bad: OnBad = plain_refusal,
     backlog: int = BACKLOG,
     reuse_port: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> Server:
-    """Listen on `host`:`port` (0: any free one) or on `sock`, a bound TCP or Unix socket.
+    """Listen on `host`:`port` (0: any free one) or on `sock`, a bound TCP or Unix socket; on TCP over `tls`.
 
     Raises OSError when the address cannot be bound.
     """
     loop = asyncio.get_running_loop()
     server = Server(handler, limits or WireLimits(), on_bad)
+    server.tls = tls
+    shake = _shake(tls, server.limits)
     factory = partial(_accepted, server)
     if sock is not None and sock.family == socket.AF_UNIX:
         listener = await loop.create_unix_server(factory, sock=sock, backlog=backlog)
     elif sock is not None:
-        listener = await loop.create_server(factory, sock=sock, backlog=backlog)
+        listener = await loop.create_server(factory, sock=sock, backlog=backlog, **shake)
     else:
         listener = await loop.create_server(
-            factory, host, port, backlog=backlog, reuse_port=reuse_port or None
+            factory, host, port, backlog=backlog, reuse_port=reuse_port or None, **shake
         )
     name = _sockets(listener)[0].getsockname()
     server.listening(listener, name[1] if isinstance(name, tuple) else 0)

@@ -15,6 +15,7 @@ from orchestrator.router.view import (
     MEDIA_TOKENS,
     Asked,
     Prompt,
+    check_depth,
     check_length,
     model_of,
     prompt_of,
