@@ -55,9 +55,9 @@ def join_host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def http_url(host: str, port: int) -> str:
-    """`http://host:port`, with brackets where the host needs them."""
-    return f"http://{join_host_port(host, port)}"
+def http_url(host: str, port: int, *, secure: bool = False) -> str:
+    """`http://host:port` (`secure`: https), with brackets where the host needs them."""
+    return f"http{'s' if secure else ''}://{join_host_port(host, port)}"
 
 
 def split_http_url(text: str) -> tuple[str, int]:
@@ -75,6 +75,11 @@ def split_http_url(text: str) -> tuple[str, int]:
     if re.fullmatch(r"\[[^\]]*\]|[^:]*", rest):
         return check_host(rest), 80
     return split_host_port(rest)
+
+
+def url_host(text: str) -> str:
+    """The host of a process's own URL: engines' is http, the router's may be https. Raises ValueError."""
+    return split_http_url(text.replace("https:", "http:", 1))[0]
 
 
 def is_loopback(host: str) -> bool:

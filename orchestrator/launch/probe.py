@@ -105,7 +105,7 @@ class HttpProber:
 
     async def _answer(self, unit: Unit, call: HttpCall) -> httpx.Response | str:
         """Whatever the answer is, or why there is none."""
-        url = httpx.URL(unit.url)
+        url = httpx.URL(unit.asked_at or unit.url)
         if call.port is not None:
             url = url.copy_with(port=call.port)
         url = url.join(call.path)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.core.address import split_http_url
+from orchestrator.core.address import url_host
 from orchestrator.engines.base import HttpCall, LogHint, Probes, Word
 from orchestrator.errors import LaunchError
 from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan, RouterPlan
@@ -63,14 +63,15 @@ class Unit:
     serving: tuple[HttpCall, ...] = ()
     follows: str = ""
     address: str = ""
+    asked_at: str = ""
+    """Where it is probed, if that is not `url`."""
     takes_over: bool = False
     """A new process of it takes over from the one that runs: it is started beside that, not after it."""
 
     @property
     def host(self) -> str:
         """The address that it listens on: that of `url`, or `address` where it has none."""
-        # The router's may be https.
-        return split_http_url(self.url.replace("https:", "http:", 1))[0] if self.url else self.address
+        return url_host(self.url) if self.url else self.address
 
     @property
     def instance(self) -> str:
@@ -168,6 +169,7 @@ def of_router(plan: RouterPlan) -> Unit:
         drain_s=plan.drain_s,
         keys=keys or None,
         serving=plan.probes.ready,
+        asked_at=plan.admin_url if plan.tls is not None and plan.tls.client_ca is not None else "",
         takes_over=any(word.text == TAKE_OVER for word in plan.argv),
     )
 

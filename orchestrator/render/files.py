@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orchestrator.core.address import split_http_url
+from orchestrator.core.address import url_host
 from orchestrator.engines.base import HttpCall, Word
 from orchestrator.errors import LaunchError, Problem, TopologyError
 from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan
@@ -196,7 +196,7 @@ def grouped(words: Sequence[tuple[Piece, ...]]) -> list[list[tuple[Piece, ...]]]
 
 def host_of(process: Process, addresses: Mapping[str, str]) -> str:
     """The address that a process listens on."""
-    return split_http_url(process.url)[0] if process.url else addresses.get(process.node, "")
+    return url_host(process.url) if process.url else addresses.get(process.node, "")
 
 
 def write(files: Sequence[File], out: Path) -> None:

@@ -65,6 +65,9 @@ def _refuse(deployment: Deployment, processes: list[Process], images: Mapping[st
         problems.append(
             Problem(f"the router listens on {router.host}, which no pod and no probe reaches", hint=hint)
         )
+    if router is not None and router.tls is not None:
+        hint = "end TLS at an ingress, with `--set router.tls=null`"
+        problems.append(Problem("the files of router.tls are on no pod", hint=hint))
     if problems:
         raise TopologyError(problems)
 

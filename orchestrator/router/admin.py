@@ -63,7 +63,8 @@ class Control:
     `reload` reads the plan anew and raises PdctlError when it keeps the old one, or should. `forget` drops
     what is believed of an endpoint's prefix cache. `inflight` is what an endpoint has been given.
     `draining` says that the router itself is stopping, `kv` what is known by an endpoint's KV events, if any
-    are wanted, `pairs` what is thought of the pairs of endpoints.
+    are wanted, `pairs` what is thought of the pairs of endpoints. `ready` answers as clients are, and raises
+    NoCapacity.
     """
 
     registry: Registry
@@ -72,6 +73,7 @@ class Control:
     render: Callable[[], bytes]
     inflight: Callable[[str], Inflight]
     requests: Callable[[], int]
+    ready: Callable[[], bytes]
     forget: Callable[[str], None]
     reload: Callable[[Reload], Mapping[str, Any]]
     draining: Callable[[], bool]
@@ -89,6 +91,7 @@ class Admin:
         self._tasks: set[asyncio.Task[None]] = set()
         self._routes: dict[tuple[str, str], Callable[[Exchange], None]] = {
             ("GET", "/health"): self._health,
+            ("GET", "/ready"): lambda e: e.respond(200, self._control.ready(), _JSON),
             ("GET", "/metrics"): self._metrics,
             ("GET", "/endpoints"): self._endpoints,
             ("POST", "/gate"): lambda e: self._gate(e, closed=True),

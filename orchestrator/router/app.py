@@ -111,7 +111,7 @@ class RouterApp:
         )
         self._answers: dict[str, Callable[[Exchange], bytes]] = {
             "/health": lambda _: b'{"status":"ok"}',
-            "/ready": lambda _: local.ready(registry.models(), self._snapshot(), self.draining),
+            "/ready": lambda _: self.ready(),
             "/version": lambda _: b'{"version":"%b"}' % __version__.encode(),
             "/v1/models": lambda _: local.models(registry.models(), self._snapshot()),
             "/server_info": lambda _: local.server_info(self._snapshot(), __version__),
@@ -170,6 +170,10 @@ class RouterApp:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def ready(self) -> bytes:
+        """The answer while a request for some model could be served. Raises NoCapacity otherwise."""
+        return local.ready(self._registry.models(), self._snapshot(), self.draining)
 
     def handle(self, exchange: Exchange) -> None:
         """Answer one request, now or from callbacks."""

@@ -11,12 +11,13 @@ from pathlib import Path
 from orchestrator.core.address import join_host_port
 from orchestrator.errors import LaunchError
 from orchestrator.fabric import ports, unix
-from orchestrator.router import tls
 from orchestrator.router.admin import Admin
 from orchestrator.router.app import RouterApp
+from orchestrator.router.openfiles import streams_allowed
 from orchestrator.router.replies import wire_error
 from orchestrator.router.settings import wire_limits
 from orchestrator.router.succession import NAME, Heirs, Inheritance, inherit
+from orchestrator.router.tls import Secured
 from orchestrator.topology.plan import RouterPlan
 from orchestrator.wire.server import Handler, OnBad, Server, WireLimits, serve
 
@@ -41,7 +42,7 @@ class Listening:
         self._heirs: Heirs | None = None
         self._client: Server | None = None
         self._admin: Server | None = None
-        self._tls = None if router.tls is None else tls.context(router.tls)
+        self._secured = None if router.tls is None else Secured(router.tls)
         self.handed_over = asyncio.Event()
         """Set when another router has taken the listening sockets."""
 
@@ -76,9 +77,10 @@ class Listening:
         self._admin = await self._tcp(
             "admin", admin.handle, wire_error, router.admin_host, router.admin_port, ADMIN_LIMITS, left
         )
-        limits = wire_limits(router.limits)
+        limits = wire_limits(router.limits, streams_allowed())
+        over = None if self._secured is None else self._secured.context
         self._client = await self._tcp(
-            "client", app.handle, app.refuse, router.host, router.port, limits, left, self._tls
+            "client", app.handle, app.refuse, router.host, router.port, limits, left, over
         )
         if path is not None:
             # Last, for a router that does not get so far must not cut off the one that serves.
@@ -90,8 +92,8 @@ class Listening:
 
     def renew(self) -> None:
         """Take up what the certificate files hold now. Raises TopologyError; the ones in use stay then."""
-        if self._tls is not None and self._router.tls is not None:
-            tls.load(self._tls, self._router.tls)
+        if self._secured is not None:
+            self._secured.load()
 
     async def close(self, timeout_s: float = 0.0) -> None:
         """Stop listening, let what is answered end within `timeout_s`, and cut the rest."""

@@ -22,4 +22,14 @@ def raise_fd_limit() -> int:
         wanted = MAX_FDS if soft == resource.RLIM_INFINITY else soft
     else:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(0, wanted - SPARE_FDS) // STREAM_FDS
+    return _streams(wanted)
+
+
+def streams_allowed() -> int:
+    """The disaggregated streams that the limit as it stands is enough for."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _streams(MAX_FDS if soft == resource.RLIM_INFINITY else soft)
+
+
+def _streams(files: int) -> int:
+    return max(0, files - SPARE_FDS) // STREAM_FDS

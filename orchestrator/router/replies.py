@@ -43,6 +43,7 @@ WIRE_REASONS = {
     431: "headers-too-large",
     500: "internal",
     501: "not-implemented",
+    503: "too-many-connections",
     505: "http-version",
 }
 

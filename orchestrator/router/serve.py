@@ -140,8 +140,7 @@ class Router:
         """Where clients reach it, with the port that was really bound."""
         router = own_plan(self._plan)
         host = "127.0.0.1" if is_wildcard(router.host) else router.host
-        url = http_url(host, self._listening.client.port)
-        return url if router.tls is None else url.replace("http:", "https:", 1)
+        return http_url(host, self._listening.client.port, secure=router.tls is not None)
 
     @property
     def handed_over(self) -> asyncio.Event:
@@ -271,6 +270,7 @@ class Router:
             render=self._render,
             inflight=self._inflight,
             requests=lambda: self.app.inflight,
+            ready=self.app.ready,
             forget=self.scheduler.prefix.flush,
             reload=self.reload,
             draining=lambda: self.app.draining,

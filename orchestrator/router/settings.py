@@ -86,11 +86,12 @@ class Settings:
         )
 
 
-def wire_limits(limits: Limits) -> WireLimits:
+def wire_limits(limits: Limits, max_connections: int | None = None) -> WireLimits:
     """The limits that the HTTP server enforces."""
     return WireLimits(
         max_body_bytes=limits.max_body_bytes,
         max_header_bytes=limits.max_header_bytes,
         header_timeout_s=limits.header_timeout_s,
         body_timeout_s=limits.body_timeout_s,
+        max_connections=max_connections,
     )

@@ -1,43 +1,53 @@
-"""TLS between clients and the router: a context from the plan's files, and new certificates for it."""
+"""TLS between clients and the router: what connections are secured with, and new certificates for it."""
 
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
 
 from orchestrator.errors import Problem, TopologyError
 from orchestrator.topology.plan import Tls
+from orchestrator.topology.tls import HINT, chain, unusable
 
 
-def context(files: Tls) -> ssl.SSLContext:
-    """What to serve with: TLS 1.2 and 1.3, HTTP/1.1. Raises TopologyError that names the file at fault."""
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.set_alpn_protocols(["http/1.1"])
-    load(made, files)
-    return made
+class Secured:
+    """`context` is what to listen with: TLS 1.2 and 1.3, HTTP/1.1, by what the files held at the last `load`.
 
+    Raises TopologyError that names the file at fault.
+    """
 
-def load(made: ssl.SSLContext, files: Tls) -> None:
-    """Have connections made from now on use what the files hold now. Raises TopologyError; then the ones
-    in use stay."""
-    # First into one of its own: a certificate may be there before the key that belongs to it.
-    for target in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), made):
+    def __init__(self, files: Tls) -> None:
+        self._files = files
+        self.context = self._now = self._made()
+        self.context.sni_callback = self._choose
+
+    def load(self) -> None:
+        """Have connections made from now on use what the files hold now; certificates and authorities that
+        are gone from them count no more. Raises TopologyError; those in use stay then."""
+        self._now = self._made()
+
+    def _made(self) -> ssl.SSLContext:
+        files = self._files
+        if (found := unusable(files)) is not None:
+            field, why = found
+            raise TopologyError([Problem(why, field=f"router.tls.{field}", hint=HINT)])
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        made.set_alpn_protocols(["http/1.1"])
         try:
-            # An encrypted key would ask for its passphrase on a terminal: there is none.
-            target.load_cert_chain(files.certificate, files.key, password=lambda: "")
+            chain(made, files)
+            if files.client_ca is not None:
+                made.load_verify_locations(cafile=files.client_ca)
+                made.verify_mode = ssl.CERT_REQUIRED
+                # A resumed session is not asked for its certificate again, whatever has become of that.
+                made.options |= ssl.OP_NO_TICKET
+                made.num_tickets = 0
         except (OSError, ValueError) as error:
-            raise _unusable("certificate", f"{files.certificate} with {files.key}", error) from error
-        if files.client_ca is not None:
-            try:
-                target.load_verify_locations(cadata=Path(files.client_ca).read_text())
-            except (OSError, ValueError) as error:
-                raise _unusable("client_ca", files.client_ca, error) from error
-            target.verify_mode = ssl.CERT_REQUIRED
+            # They changed since they were looked at.
+            raise TopologyError([Problem(str(error), field="router.tls", hint=HINT)]) from error
+        return made
 
-
-def _unusable(field: str, what: str, error: Exception) -> TopologyError:
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    hint = "PEM files are needed: a certificate chain, and its own private key without a passphrase"
-    problem = Problem(f"cannot be used: {what}: {why}", field=f"router.tls.{field}", hint=hint)
-    return TopologyError([problem])
+    def _choose(
+        self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext
+    ) -> None:
+        """Called in every handshake, also where the client names no server."""
+        connection.context = self._now

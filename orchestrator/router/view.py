@@ -32,6 +32,7 @@ OPEN_ENDED_TOKENS = 4096
 MAX_CHOICES = 1024
 """Most answers that one request may ask for (samples times prompts): each is a generation of its own."""
 
+_NESTS = frozenset((dict, list))
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
 _PROMPTS: Mapping[PathKind, tuple[str, ...]] = {
     PathKind.CHAT: ("tools", "messages"),
@@ -148,8 +149,8 @@ def read(kind: PathKind, body: JsonBody, model: str, prompt: Prompt, seed: int, 
 def check_depth(body: JsonBody, most: int) -> None:
     """Refuse a body nested deeper than `most` levels. Raises BadRequest.
 
-    Whoever reads it next may do so by recursion. Nearly all bodies have too few brackets to be that deep, and
-    are only counted through.
+    Whoever reads it next may do so by recursion. Most bodies have too few brackets to be that deep, and are
+    only counted through. The body itself is the first level.
     """
     raw = body.raw
     if raw.count(b"[") + raw.count(b"{") <= most:
@@ -158,8 +159,10 @@ def check_depth(body: JsonBody, most: int) -> None:
     for _ in range(most):
         inner: list[Any] = []
         for one in level:
-            values = one.values() if isinstance(one, dict) else one
-            inner += [value for value in values if isinstance(value, (dict, list))]
+            values = list(one.values()) if type(one) is dict else one
+            # A prompt of token ids is long, and is not to be gone through in Python.
+            if not _NESTS.isdisjoint(map(type, values)):
+                inner += [value for value in values if type(value) in _NESTS]
         level = inner
         if not level:
             return

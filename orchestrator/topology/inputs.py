@@ -75,7 +75,8 @@ class Inputs:
     `python` is the interpreter of pdctl itself, `versions` the engine's version by pool where it is
     known, `secrets` every text that must not be printed, `scheduling` the profile in force as data,
     `vocab_size` the tokens in the model's vocabulary, if they are known, `fabrics` what nodes have, by name,
-    as far as they say, `kv` what the model's KV takes, where its folder tells.
+    as far as they say, `kv` what the model's KV takes, where its folder tells, `tls_fault` the field of
+    `router.tls` whose file cannot be used, and why.
     """
 
     topology: Topology
@@ -91,6 +92,7 @@ class Inputs:
     vocab_size: int | None = None
     fabrics: Mapping[str, Fabric] = field(default_factory=dict)
     kv: KvShape | None = None
+    tls_fault: tuple[str, str] | None = None
     tables: Mapping[str, Capabilities] = field(default_factory=dict)
     """Tables of flags and variables that pools bring themselves, by pool."""
     found: tuple[Problem, ...] = ()

@@ -18,6 +18,7 @@ from orchestrator.topology.lint_nodes import racks, router_reach, shared_hosts, 
 from orchestrator.topology.lint_slo import class_pools, classes, promises, waits
 from orchestrator.topology.rulebook import rules_of
 from orchestrator.topology.source import Place
+from orchestrator.topology.tls import HINT
 from orchestrator.topology.values import REFERENCE
 
 EPHEMERAL = (32768, 60999)
@@ -184,6 +185,13 @@ def admin_key(inputs: Inputs) -> Iterator[Problem]:
         )
 
 
+def tls_files(inputs: Inputs) -> Iterator[Problem]:
+    """A router that cannot show its certificate cannot start."""
+    if inputs.tls_fault is not None:
+        field, why = inputs.tls_fault
+        yield inputs.source.problem(("router", "tls", field), why, hint=HINT, rule=rules.TLS_FILES)
+
+
 def inline_secrets(inputs: Inputs) -> Iterator[Problem]:
     """A key in the file ends up in version control."""
     data = inputs.source.data
@@ -248,6 +256,7 @@ RULES: Sequence[Callable[[Inputs], Iterator[Problem]]] = (
     promises,
     waits,
     admin_key,
+    tls_files,
     inline_secrets,
     untried,
     vocabulary,

@@ -52,11 +52,12 @@ def router_reach(inputs: Inputs) -> Iterator[Problem]:
     addresses = {node.address for node in hosts if node.name in used}
     if len(addresses) > 1 and is_loopback(router.admin_address[0]):
         host, port = router.admin_address
+        there = router_node(inputs.topology).address
         yield inputs.source.problem(
             ("router", "admin"),
             f"engines run at {len(addresses)} addresses, and only the router's own node reaches its admin "
             f"listener at {join_host_port(host, port)}",
-            hint=f"admin: {join_host_port(router_node(inputs).address, port)}, and credentials.admin_key",
+            hint=f"admin: {join_host_port(there, port)}, and credentials.admin_key",
             rule=rules.ROUTER_REACH,
         )
 

@@ -30,11 +30,13 @@ from orchestrator.topology.model import config, vocab_size
 from orchestrator.topology.plan import Plan
 from orchestrator.topology.problems import close_to
 from orchestrator.topology.profiles import Finder, LaunchProfile, shipped_roots
+from orchestrator.topology.router_plan import router_node, tls_files
 from orchestrator.topology.scheduling_schema import parse_plugin
 from orchestrator.topology.schema import Pool
 from orchestrator.topology.source import Place
 from orchestrator.topology.sources import sources
 from orchestrator.topology.tables import tables
+from orchestrator.topology.tls import unusable
 from orchestrator.topology.words import runtime_words
 
 DEFAULT_FILE = Path("topology.yaml")
@@ -84,8 +86,7 @@ def plan_file(
     saved, unreadable = fabrics_of(found)
     known = {**saved, **(fabrics or {})}
     own_tables, unread = tables(found)
-    problems = [*found.problems, *references.problems, *unreadable, *unread]
-    if problems or found.topology is None:
+    if (problems := [*found.problems, *references.problems, *unreadable, *unread]) or found.topology is None:
         raise _refusal([*problems, *found.unset])
     topology = equipped(found.topology, known)
     versions, warnings = _versions(found, references, python, ask) if ask else ({}, [])
@@ -108,6 +109,7 @@ def plan_file(
         found=tuple(warnings),
         fabrics=known,
         kv=_kv(found),
+        tls_fault=_tls_fault(found, node),
         tables=own_tables,
     )
     try:
@@ -160,6 +162,15 @@ def _kv(found: Draft) -> KvShape | None:
     path = Path(found.folder.if_path(found.topology.model.path or ""))
     told = config(path) if path.is_absolute() else None
     return None if told is None else kv_shape(told)
+
+
+def _tls_fault(found: Draft, node: str | None) -> tuple[str, str] | None:
+    """What is wrong with the files of `router.tls`, if the router is to run on this machine."""
+    assert found.topology is not None
+    files = tls_files(found.topology, found.folder)
+    if files is None or node not in (None, router_node(found.topology).name):
+        return None
+    return unusable(files)
 
 
 def _follow(found: Draft, roots: Sequence[Traversable]) -> _Found:

@@ -15,6 +15,7 @@ from orchestrator.errors import Problem
 from orchestrator.policy.profiles import mode_of
 from orchestrator.topology import rules
 from orchestrator.topology.inputs import Inputs
+from orchestrator.topology.load import Folder
 from orchestrator.topology.plan import (
     Credentials,
     Decisions,
@@ -85,7 +86,7 @@ def _common(inputs: Inputs) -> RouterPlan:
         for name, value in router.env.items()
         if value is not None
     }
-    node = router_node(inputs)
+    node = router_node(inputs.topology)
     tenant_keys = [key.get_secret_value() for t in inputs.topology.tenants.values() for key in t.keys]
     return RouterPlan(
         kind=router.kind,
@@ -93,7 +94,7 @@ def _common(inputs: Inputs) -> RouterPlan:
         port=port,
         admin_host=admin_host,
         admin_port=admin_port,
-        url=_scheme(http_url(_reachable(host), port), secure=router.tls is not None),
+        url=http_url(_reachable(host), port, secure=router.tls is not None),
         admin_url=http_url(_reachable(admin_host), admin_port),
         argv=(),
         env=marked_env(env, inputs.secrets),
@@ -110,10 +111,10 @@ def _common(inputs: Inputs) -> RouterPlan:
     )
 
 
-def router_node(inputs: Inputs) -> Node:
+def router_node(topology: Topology) -> Node:
     """The node that the router runs on."""
-    hosts = inputs.topology.hosts
-    return next((n for n in hosts if n.name == inputs.topology.router.node), hosts[0])
+    hosts = topology.hosts
+    return next((n for n in hosts if n.name == topology.router.node), hosts[0])
 
 
 def _from_elsewhere(node: Node, host: str, port: int) -> str:
@@ -123,12 +124,9 @@ def _from_elsewhere(node: Node, host: str, port: int) -> str:
     return "" if is_loopback(host) and not is_loopback(node.address) else http_url(host, port)
 
 
-def _scheme(url: str, *, secure: bool) -> str:
-    return url.replace("http:", "https:", 1) if secure else url
-
-
-def _tls(inputs: Inputs) -> Tls | None:
-    tls, at = inputs.topology.router.tls, inputs.folder.absolute
+def tls_files(topology: Topology, folder: Folder) -> Tls | None:
+    """The files of `router.tls`, by absolute path; None where the router speaks no TLS."""
+    tls, at = topology.router.tls, folder.absolute
     if tls is None:
         return None
     return Tls(at(tls.certificate), at(tls.key), None if tls.client_ca is None else at(tls.client_ca))
@@ -164,7 +162,7 @@ def _settings(inputs: Inputs) -> dict[str, Any]:
             hang_s=timeouts.hang,
             stall_s=timeouts.stall,
         ),
-        "tls": _tls(inputs),
+        "tls": tls_files(inputs.topology, inputs.folder),
         "scheduling": inputs.scheduling,
         "pass_headers": router.pass_headers,
         "continuation": router.continuation,

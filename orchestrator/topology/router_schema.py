@@ -103,7 +103,8 @@ class TimeoutsConfig(Strict):
 
 
 class TlsConfig(Strict):
-    """TLS between clients and the router: PEM files, `./` from the topology's folder; read anew at a reload."""
+    """TLS between clients and the router: PEM files, relative to the topology's folder; `pdctl reload` reads
+    them anew."""
 
     certificate: Text = Field(description="The router's certificate, and those between it and the root.")
     key: Text = Field(description="Its private key, not encrypted.")

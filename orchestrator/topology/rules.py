@@ -127,6 +127,12 @@ ADMIN_KEY = Rule(
     "Whoever reaches it can take engines out and flush their caches.",
     "Write `router.credentials.admin_key: ${env:NAME}`, or listen on 127.0.0.1.",
 )
+TLS_FILES = Rule(
+    "tls-files",
+    "A file of `router.tls` cannot be read, is no PEM, or key and certificate do not belong together.",
+    "The router would not start. Where a plan is made for another machine, silence this.",
+    "Give the paths of the certificate with its chain, and of its own private key without a passphrase.",
+)
 INLINE_SECRETS = Rule(
     "inline-secrets",
     "A key is written in the file.",

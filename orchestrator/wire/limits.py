@@ -22,8 +22,11 @@ FRESH_S = 0.5
 """How long a closing server waits for the first request of a connection that has asked nothing yet: its
 client has just connected, and takes a closed connection for a failed request."""
 
-TOLD = 64
+TOLD = 32
 """Connections above the most there may be that are told so before they are closed; those beyond are cut."""
+
+BACKLOG = 2048
+"""Connections that the kernel holds until they are accepted."""
 
 _JSON = ((b"content-type", b"application/json"),)
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 from orchestrator.wire.exchange import Exchange, status_line
 from orchestrator.wire.heads import Heads
 from orchestrator.wire.limits import (
+    BACKLOG,
     FRESH_S,
     LINGER_S,
     RETIRED_IDLE_S,
@@ -33,9 +34,6 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Exchange], None]
 """Called once a request is whole; answers at once, or later from callbacks or a task of its own."""
-
-BACKLOG = 2048
-"""Connections that the kernel holds until they are accepted."""
 
 CLOSING_PERIOD_S = 0.05
 """How often a closing server looks whether the last answers have been taken."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,7 +19,9 @@ from orchestrator.launch.unit import Unit, units_of
 
 
 @asynccontextmanager
-async def server(answer: bytes | None) -> AsyncIterator[tuple[int, list[bytes]]]:
+async def server(
+    answer: bytes | None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[int, list[bytes]]]:
     """A server that notes each request's head and answers (None: never, empty: by hanging up)."""
     heads: list[bytes] = []
 
@@ -29,7 +32,7 @@ async def server(answer: bytes | None) -> AsyncIterator[tuple[int, list[bytes]]]
         writer.write(answer or b"")
         writer.close()
 
-    listener = await asyncio.start_server(talk, "127.0.0.1", 0)
+    listener = await asyncio.start_server(talk, "127.0.0.1", 0, ssl=tls)
     try:
         yield listener.sockets[0].getsockname()[1], heads
     finally:
@@ -155,3 +158,22 @@ async def test_one_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
     async with server(b"") as (port, _):
         pass
     assert await tell(mine(tmp_path, port)) == f"GET /who on port {port}: nothing listens yet"
+
+
+TLS = Path(__file__).resolve().parent.parent / "data" / "router" / "tls"
+
+
+async def test_a_router_is_asked_over_tls_whatever_name_its_certificate_has(tmp_path: Path) -> None:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(TLS / "one.pem", TLS / "one.key")
+    async with server(answer(200), made) as (port, heads):
+        secured = unit(tmp_path, port, url=f"https://127.0.0.1:{port}")
+        assert await ask(secured, HttpCall("GET", "/health")) is None
+        assert heads[0].startswith(b"GET /health HTTP/1.1\r\n")
+
+
+async def test_what_is_probed_elsewhere(tmp_path: Path) -> None:
+    async with server(answer(200)) as (port, heads):
+        there = unit(tmp_path, port, url="https://127.0.0.1:1", asked_at=f"http://127.0.0.1:{port}")
+        assert await ask(there, HttpCall("GET", "/health")) is None
+        assert heads

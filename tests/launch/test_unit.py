@@ -12,7 +12,7 @@ from orchestrator.engines.base import LogHint
 from orchestrator.errors import LaunchError
 from orchestrator.launch.testing import instance, plan, router, word
 from orchestrator.launch.unit import ROUTER, secrets_of, units_of
-from orchestrator.topology.plan import Credentials, FollowerPlan
+from orchestrator.topology.plan import Credentials, FollowerPlan, Tls
 
 KEYS = Credentials(client_keys=("ck1", "ck2"), engine_key="ek", admin_key="ak")
 P = instance("p0", Role.PREFILL, 9000, ["engine", "--api-key", "x"])
@@ -87,3 +87,13 @@ def test_a_plan_without_digests_is_told_apart_by_what_is_run(tmp_path: Path) -> 
 def test_every_secret_is_known(tmp_path: Path) -> None:
     secret = replace(P, argv=(word("engine"), word("sk-1", secret=True)), env={"T": word("tok", secret=True)})
     assert secrets_of(plan(tmp_path, secret, router=R)) == {"ck1", "ck2", "ek", "ak", "sk-1", "tok"}
+
+
+@pytest.mark.parametrize(("ca", "asked"), [(None, ""), ("ca.pem", "http://127.0.0.1:8001")])
+def test_a_router_that_wants_a_certificate_is_probed_where_it_wants_none(
+    tmp_path: Path, ca: str | None, asked: str
+) -> None:
+    router = replace(R, url="https://127.0.0.1:8000", tls=Tls("c.pem", "k.pem", ca))
+    unit = units_of(plan(tmp_path, router=router))[ROUTER]
+    assert unit.asked_at == asked
+    assert unit.host == "127.0.0.1"

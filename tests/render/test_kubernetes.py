@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from orchestrator.errors import TopologyError
 from orchestrator.render import files
 from orchestrator.render.kubernetes import GPU, render
+from orchestrator.topology.plan import Tls
 
 Made = Callable[..., files.Deployment]
 IMAGES = {"prefill": "sglang:v1", "decode": "sglang:v1", "router": "pdctl:v1"}
@@ -138,6 +140,12 @@ def test_what_cannot_work_there_is_refused(made: Made) -> None:
         render(made(), {"prefill": "x", "router": "x"})
     with pytest.raises(TopologyError, match=r"the router listens on 127\.0\.0\.1"):
         render(made(*[_local()]), IMAGES)
+    deployment = made()
+    assert deployment.plan.router is not None
+    secured = replace(deployment.plan.router, tls=Tls("/c.pem", "/k.pem"))
+    deployment = replace(deployment, plan=replace(deployment.plan, router=secured))
+    with pytest.raises(TopologyError, match=r"router\.tls are on no pod.*ingress"):
+        render(deployment, IMAGES)
 
 
 def test_long_names_stay_legal_and_apart(made: Made) -> None:

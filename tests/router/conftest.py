@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 import uvloop
+from routerprocess import Process
 
 from orchestrator.core.types import Role
 from orchestrator.engines.base import HttpCall, Probes
-from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan
+from orchestrator.topology.plan import InstancePlan, Plan, RouterPlan, dump
 from orchestrator.wire.server import Exchange, Server, serve
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "router"
@@ -171,3 +173,25 @@ def until() -> Callable[[Callable[[], object]], Awaitable[None]]:
                 await asyncio.sleep(0.005)
 
     return wait
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Process]]]:
+    """Starts router processes on a state directory that holds a plan."""
+    started: list[Process] = []
+
+    async def start(plan: Plan | bytes | None, *arguments: str) -> Process:
+        if plan is not None:
+            (tmp_path / "plan.json").write_bytes(plan if isinstance(plan, bytes) else dump(plan))
+        words = arguments or ("--state", str(tmp_path))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "orchestrator.router", *words, stderr=asyncio.subprocess.PIPE
+        )
+        started.append(Process(process, tmp_path))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.returncode is None:
+            one.process.kill()
+        await one.ends()

@@ -18,6 +18,7 @@ from orchestrator.core.types import Inflight
 from orchestrator.errors import Problem, TopologyError
 from orchestrator.fabric import unix
 from orchestrator.metrics import RouterMetrics
+from orchestrator.router import local
 from orchestrator.router.admin import Admin, Control, Reload
 from orchestrator.router.endpoints import Registry
 from orchestrator.router.scrape import Cadence, Prober
@@ -54,6 +55,7 @@ class Office:
             inflight=self.given,
             requests=lambda: sum(i.requests for i in self.inflight.values()),
             forget=self.forgotten.append,
+            ready=lambda: local.ready(["m"], self.registry.snapshot(clock.now_s()), draining=False),
             reload=self.reload,
             draining=lambda: False,
             version="1.2.3",

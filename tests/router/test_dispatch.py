@@ -643,3 +643,12 @@ async def test_nothing_leaks_when_everything_goes_wrong_at_once(make: Make, seed
         unit.check(1e12)  # what still runs are prefill legs that hang: it is late for them
     await rig.at_rest()
     assert len(rig.metrics.done) == len({o.request_id for o, _, _ in rig.metrics.done})
+
+
+async def test_a_body_that_is_nested_too_deep_reaches_no_engine(make: Make) -> None:
+    rig = await make(limits=Limits(max_json_depth=5))
+    reply = await rig.ask(PATH, {**ASK, "x": [[[[[1]]]]]})
+    assert (reply.status, reply.error["code"]) == (400, "too-deep")
+    assert "more than 5 levels" in reply.error["message"]
+    assert not rig.engines["p0"].exchanges
+    assert (await rig.ask(PATH, {**ASK, "x": [[[[1]]]]})).status == 200

@@ -48,7 +48,7 @@ def test_every_class_of_error_that_a_client_may_meet_is_documented(module: objec
 def test_every_admin_route_is_documented() -> None:
     source = (ROOT / "orchestrator" / "router" / "admin.py").read_text()
     routes = re.findall(r'\("(GET|POST)", "(/\w+)"\): ', source)
-    assert len(routes) == 8
+    assert len(routes) == 9
     for method, path in routes:
         assert f"| `{method} {path}`" in TEXT
 

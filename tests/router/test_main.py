@@ -8,14 +8,14 @@ import os
 import re
 import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from routerprocess import GUARD_S, Process
 
 from orchestrator.core.types import Role
 from orchestrator.fabric import unix
@@ -27,77 +27,7 @@ StartStub = Callable[[str], Awaitable[Any]]
 Until = Callable[[Callable[[], object]], Awaitable[None]]
 Streaming = Callable[..., Awaitable[Any]]
 
-GUARD_S = 60.0
-
-
-class Process:
-    """A router process and its log."""
-
-    def __init__(self, process: asyncio.subprocess.Process, state: Path) -> None:
-        self.process = process
-        self.state = state
-        self.lines: list[str] = []
-        self._news = asyncio.Condition()
-        self._reader = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
-            async with self._news:
-                self.lines.append(line.decode().rstrip())
-                self._news.notify_all()
-
-    async def says(self, pattern: str, after: int = 0) -> re.Match[str]:
-        """Wait for a log line; fails when the process ends without it."""
-
-        def found() -> re.Match[str] | None:
-            return next((m for line in self.lines[after:] if (m := re.search(pattern, line))), None)
-
-        async with asyncio.timeout(GUARD_S), self._news:
-            while not (match := found()):
-                assert not self._reader.done(), "\n".join(self.lines)
-                await self._news.wait()
-        return match
-
-    async def urls(self) -> tuple[str, str]:
-        """The client URL and the admin URL."""
-        match = await self.says(r"msg=serving url=(\S+) admin=(\S+)")
-        return match[1], f"http://{match[2]}"
-
-    async def ends(self) -> int:
-        """Its exit code."""
-        async with asyncio.timeout(GUARD_S):
-            code = await self.process.wait()
-            await self._reader
-        return code
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-
 Start = Callable[..., Awaitable[Process]]
-
-
-@pytest.fixture
-async def run(tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts router processes on a state directory that holds a plan."""
-    started: list[Process] = []
-
-    async def start(plan: Plan | bytes | None, *arguments: str) -> Process:
-        if plan is not None:
-            (tmp_path / "plan.json").write_bytes(plan if isinstance(plan, bytes) else dump(plan))
-        words = arguments or ("--state", str(tmp_path))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "orchestrator.router", *words, stderr=asyncio.subprocess.PIPE
-        )
-        started.append(Process(process, tmp_path))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.process.returncode is None:
-            one.process.kill()
-        await one.ends()
 
 
 async def get(url: str) -> httpx.Response:

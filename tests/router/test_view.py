@@ -159,3 +159,28 @@ def test_length() -> None:
     with pytest.raises(BadRequest, match="limit of 10") as caught:
         check_length(exact, 10)
     assert caught.value.reason == "prompt-too-long"
+
+
+@pytest.mark.parametrize("opening", ['{"a":', "[1,"])
+def test_a_body_may_be_nested_so_deep_and_no_deeper(opening: str) -> None:
+    closing = "}" if opening[0] == "{" else "]"
+
+    def nested(levels: int) -> JsonBody:
+        inner = opening * (levels - 1) + "1" + closing * (levels - 1)
+        return JsonBody(f'{{"text": "{"[" * 100}", "many": [{"[]," * 100}0], "deep": {inner}}}'.encode())
+
+    for levels in (2, 10, 64):
+        check_depth(nested(levels), 64)
+    for levels in (65, 200, 900):
+        with pytest.raises(BadRequest, match="more than 64 levels deep") as refused:
+            check_depth(nested(levels), 64)
+        assert refused.value.reason == "too-deep"
+    check_depth(body(a=1), 1)
+    with pytest.raises(BadRequest):
+        check_depth(body(a=[]), 1)
+
+
+def test_what_no_parser_takes_by_recursion_is_no_json() -> None:
+    with pytest.raises(BadRequest) as refused:
+        JsonBody(b'{"a":' * 100_000 + b"1" + b"}" * 100_000)
+    assert refused.value.reason == "bad-json"

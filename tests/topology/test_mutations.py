@@ -81,6 +81,7 @@ BREAKS = (
     sglang("placement", f"{P}.tp=8", f"{D}.tp=8"),
     sglang("pins", f"{D}.nodes=null", f"{D}.pin=[{{node: b, gpus: [0, 1, 2]}}]"),
     sglang("admin-key", "router.admin=10.0.0.1:9000"),
+    sglang("tls-files", "router.tls={certificate: ./none.pem, key: ./none.key}"),
     sglang("classes", "scheduling.default_class=nowhere"),
     sglang("class-pools", "slo_classes={fast: {pools: [prefill]}}"),
     sglang("promises", "slo_classes={fast: {ttft: 2s, e2e: 1s}}"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.wire.limits import TOLD
 from orchestrator.wire.server import Exchange, Handler, Refusal, Server, WireLimits, serve
 
 GUARD_S = 20.0
@@ -557,3 +558,26 @@ async def test_many_connections_at_once() -> None:
         work: list[Awaitable[bytes]] = [one(server, number) for number in range(100)]
         assert await asyncio.gather(*work) == [b"%d" % number for number in range(100)]
         await until(lambda: not server.connections)
+
+
+async def test_connections_beyond_the_most_are_told_so_and_those_from_before_are_served() -> None:
+    async with serving(echo, WireLimits(max_connections=1)) as server:
+        reader, writer = await connect(server)
+        await until(lambda: server.connections)
+        told = await talk(server, GET + b"\r\n")
+        assert told.startswith(b"HTTP/1.1 503 ")
+        assert b"too many connections" in told
+        writer.write(GET + b"\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+        await until(lambda: not server.connections)
+        assert (await talk(server, GET + CLOSE + b"\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_far_too_many_connections_are_cut_without_a_word() -> None:
+    async with serving(echo, WireLimits(max_connections=1)) as server:
+        open_ = [await connect(server) for _ in range(TOLD + 20)]
+        await until(lambda: len(server.connections) <= TOLD + 1)
+        assert len(server.connections) > 1
+        for _, writer in open_:
+            writer.transport.abort()
