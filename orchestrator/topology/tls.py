@@ -11,9 +11,6 @@ HINT = "PEM is needed: a certificate with its chain, and its own private key wit
 
 _WHY = {
     "KEY_VALUES_MISMATCH": "the key belongs to another certificate",
-    "BAD_DECRYPT": "the key has a passphrase",
-    "BAD_PASSWORD_READ": "the key has a passphrase",
-    "PROBLEMS_GETTING_PASSWORD": "the key has a passphrase",
     "EE_KEY_TOO_SMALL": "the certificate's key is too short for TLS",
     "CA_MD_TOO_WEAK": "the certificate is signed with a hash that is not taken any more",
 }
@@ -25,9 +22,9 @@ def unusable(files: Tls) -> tuple[str, str] | None:
     for field, path in (("certificate", files.certificate), ("client_ca", files.client_ca)):
         if path is not None and (why := _authority(made, path)) is not None:
             return field, f"{path}: {why}"
-    if (why := _unreadable(files.key)) is not None:
-        return "key", f"{files.key}: {why}"
     try:
+        if b"ENCRYPTED" in Path(files.key).read_bytes():
+            return "key", f"{files.key}: the key has a passphrase"
         chain(made, files)
     except (OSError, ValueError) as error:
         return "key", f"{files.key}: {_words(error)}"
@@ -42,20 +39,11 @@ def chain(made: ssl.SSLContext, files: Tls) -> None:
 
 def _authority(made: ssl.SSLContext, path: str) -> str | None:
     """Why the file holds no certificate, if it does not."""
-    if (why := _unreadable(path)) is not None:
-        return why
     try:
+        Path(path).read_bytes()
         made.load_verify_locations(cafile=path)
     except (OSError, ValueError) as error:
         return "no certificate in PEM" if isinstance(error, ssl.SSLError) else _words(error)
-    return None
-
-
-def _unreadable(path: str) -> str | None:
-    try:
-        Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        return _words(error)
     return None
 
 
