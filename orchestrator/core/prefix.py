@@ -104,18 +104,37 @@ class PrefixIndex:
         """
         found: dict[str, int] = {}
         node, depth, size = self._root, 0, len(block_hashes)
+        # Who holds a run holds all before it: only where fewer hold the next one is anything to be noted.
+        last = node.reach
+        while depth < size:
+            child = node.children.get(block_hashes[depth])
+            if child is None:
+                break
+            if len(child.reach) < len(last):
+                found.update(last)
+            last = child.reach
+            depth = child.match(block_hashes)
+            if depth < child.end:
+                for name, reach in last.items():
+                    found[name] = reach if reach < depth else depth
+                return found
+            node = child
+        found.update(last)
+        return found
+
+    def longest(self, block_hashes: Sequence[int]) -> int:
+        """How many leading blocks of the prompt any endpoint is believed to hold: O(runs)."""
+        node, depth, size, most = self._root, 0, len(block_hashes), 0
         while depth < size:
             child = node.children.get(block_hashes[depth])
             if child is None:
                 break
             depth = child.match(block_hashes)
+            most = min(depth, max(child.reach.values()))
             if depth < child.end:
-                for name, reach in child.reach.items():
-                    found[name] = reach if reach < depth else depth
                 break
-            found.update(child.reach)
             node = child
-        return found
+        return most
 
     def sent(self, endpoint_id: str, block_hashes: Sequence[int]) -> Sent:
         """A prompt goes to `endpoint_id`, which will hold its blocks: O(runs + new blocks)."""

@@ -176,7 +176,7 @@ class PrefixCheck:
         if not blocks or request.path is PathKind.TOKENIZE:
             return 0
         # Asked before the prompt is there itself. One tried again was seen at its first attempt.
-        anywhere = max(self.index.hits(blocks).values(), default=0)
+        anywhere = self.index.longest(blocks)
         ceiling = anywhere if request.avoid else self._seen.leading(blocks, anywhere)
         told = self.exact.held(endpoint_id, request)
         sure = self.exact.held(endpoint_id, request, sure=True)

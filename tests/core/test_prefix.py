@@ -164,6 +164,7 @@ def test_it_answers_as_lists_of_single_blocks_would(traffic, capacity):
             each = {f"e{i}": naive.cached(f"e{i}", other) for i in range(4)}
             assert {e: index.cached_blocks(e, other) for e in each} == each
             assert index.hits(other) == {e: n for e, n in each.items() if n}
+            assert index.longest(other) == max(each.values(), default=0)
         for i in range(4):
             assert index.blocks(f"e{i}") == len(naive.held.get(f"e{i}", ()))
 
