@@ -96,7 +96,7 @@ def replay(
     router = _router(plan)
     offered = _trace(trace, first, spread, mix, router, seed)
     factor = _factor(rate, offered)
-    trials = _trials(plan, router, offered, policy, slo, _seconds("--latency", latency), noise, seed)
+    trials = trials_of(plan, router, offered, policy, slo, _seconds("--latency", latency), noise, seed)
     with Progress(err) as progress:
         report = compare(trials, factor, goodput=goodput, seed=seed, on_step=progress.step)
     report.notes = (*report.notes, *_notes(trials[0], slo))
@@ -136,7 +136,7 @@ def _trace(
     return trace
 
 
-def _trials(
+def trials_of(
     plan: Plan,
     router: RouterPlan,
     trace: Trace,
@@ -146,6 +146,7 @@ def _trials(
     noise: float,
     seed: int,
 ) -> list[Trials]:
+    """One for each of `policy`, on the plan's own engines. Raises TopologyError."""
     from orchestrator.analysis.targets import parse_slo
     from orchestrator.analysis.trials import Trials
     from orchestrator.sim.replay.planned import fleet_of

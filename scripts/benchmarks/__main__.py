@@ -8,6 +8,8 @@ from importlib import import_module
 
 BENCHES = {
     "router": "CPU per request and chunk, added latency, throughput and memory, beside the peers",
+    "decide": "what the late scheduler takes for a decision, by endpoints and queue",
+    "replay": "how fast a replay is, and how far its goodput is from a live run's",
     "sim": "what simulated engines cost themselves",
 }
 """By name, which is also the module's: what is measured."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from random import Random
 
+from benchmarks.machine import describe
+from benchmarks.report import Report, Table
 from orchestrator.core.choosing import Step
 from orchestrator.core.contracts import Assign, Decision
+from orchestrator.core.late import pump
 from orchestrator.core.late.scheduler import LateScheduler
 from orchestrator.core.lateprofile import LateProfile
 from orchestrator.core.types import (
@@ -148,6 +152,32 @@ def _quantile(values: list[int], share: float) -> int:
     return values[min(len(values) - 1, int(len(values) * share))]
 
 
+def report(results: Sequence[dict[str, object]]) -> Report:
+    """What a request that is sent costs, and all calls of a request's life."""
+    rows = []
+    for result in results:
+        calls = result["calls"]
+        assert isinstance(calls, dict)
+        cells = [f"{calls[name][f'cpu_{q}_us']:,.0f}" for name in ("dispatch", "all") for q in ("p50", "p99")]
+        rows.append((f"{result['endpoints']:,}", f"{result['waiting']:,}", *cells))
+    kind = "compiled" if pump.__file__.endswith(".so") else "interpreted"
+    columns = ("endpoints", "waiting", "sent P50", "P99", "all P50", "P99")
+    note = (
+        "`sent`: a call that sends requests, for each of them. `all`: the calls of one request's life "
+        "together (it comes, a prompt is computed, a first token, an end), whatever they send."
+    )
+    return Report(
+        f"decide-{kind}",
+        "What a decision costs",
+        "scripts/bench decide --write",
+        describe(),
+        (f"The late scheduler, {kind}: microseconds of CPU time. A quarter of the endpoints decode; prompts "
+         f"begin like one of {PREFIXES} documents of {BLOCKS} blocks.",),
+        (Table("CPU time", columns, rows, note),),
+        {"results": list(results)},
+    )  # fmt: skip
+
+
 def table(results: Sequence[dict[str, object]]) -> str:
     """The results for people: microseconds, CPU time of the thread (wall time)."""
     head = f"{'endpoints':>9} {'waiting':>8} {'call':<13}{'P50 us':>9}{'P99 us':>9}   (wall: P50, P99)"
@@ -163,9 +193,9 @@ def table(results: Sequence[dict[str, object]]) -> str:
     return "\n".join(rows)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure every case and print the results."""
-    parser = argparse.ArgumentParser(prog="scripts/bench decide", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench decide", description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="for each case (default 5)")
     parser.add_argument(
         "--case",
@@ -174,7 +204,8 @@ def main() -> None:
         help="instead of the usual ones; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    args = parser.parse_args()
+    parser.add_argument("--write", action="store_true", help="write the page under docs/benchmarks")
+    args = parser.parse_args(argv)
     cases: Sequence[tuple[int, int]] = CASES
     if args.case:
         try:
@@ -185,7 +216,10 @@ def main() -> None:
         parser.error("a case has at least two endpoints, one of which decodes")
     results = [measure(endpoints, waiting, args.seconds) for endpoints, waiting in cases]
     print(json.dumps(results, indent=2) if args.json else table(results))
+    if args.write:
+        print(f"wrote {report(results).write()}", file=sys.stderr)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
