@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.engines.splice import JsonBody, quote
+from orchestrator.engines.splice import JsonBody, _between, _only_keys, _scan, _span, quote
 from orchestrator.errors import BadRequest
 
 # Text that hurts scanners: quotes and backslashes in runs, brackets and colons within strings.
@@ -145,6 +145,44 @@ def test_a_field_given_twice_is_refused(raw: bytes) -> None:
         JsonBody(raw)
     assert refused.value.reason == "duplicate-field"
     assert refused.value.param in {"a", "bootstrap_room"}
+
+
+# Names that come again inside of values, where they are no fields.
+words = st.sampled_from(["a", "b", "model", "x_1"])
+wordy = st.recursive(
+    st.integers(0, 9) | words | st.sampled_from(['say "model', '"a":', "\\", "\x7f"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300)
+@given(
+    fields=st.lists(st.tuples(words, wordy), max_size=5),
+    gap=st.sampled_from(["", " ", "\n\t"]),
+)
+def test_keys_that_are_searched_for_are_found_where_a_scan_finds_them(
+    fields: list[tuple[str, Any]], gap: str
+) -> None:
+    texts = [f"{gap}{json.dumps(name)}{gap}:{gap}{json.dumps(value)}{gap}" for name, value in fields]
+    raw = f"{gap}{{{','.join(texts)}{gap}}}{gap}".encode()
+    keys = _only_keys(raw, orjson.loads(raw))
+    if len({name for name, _ in fields}) < len(fields):
+        assert keys is None
+        with pytest.raises(BadRequest, match="given twice"):
+            JsonBody(raw)
+    elif keys is not None:
+        ends = [*keys.values(), -1][1:]
+        found = [
+            _between(raw, at, len(name), end) for (name, at), end in zip(keys.items(), ends, strict=True)
+        ]
+        assert found == list(map(_span, _scan(raw)))
+
+
+def test_a_name_in_ascii_escapes_is_left_to_the_scan() -> None:
+    plain, escaped = rb'{"model": "a"}', rb'{"model": 1, "mod\u0065l": "a"}'
+    assert _only_keys(plain, orjson.loads(plain)) == {"model": 1}
+    assert _only_keys(escaped, orjson.loads(escaped)) is None
 
 
 @settings(max_examples=300)
