@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from struct import unpack
 
 from orchestrator.core.frozen import record
-from orchestrator.core.prefixtree import Lru, Node, Use, join, path
+from orchestrator.core.prefixtree import Lru, Node, Use, join, path, walk
 
 MAX_BLOCKS = 1024
 """Blocks of one prompt that are hashed: 128 k tokens of 128, beyond which affinity has nothing to add."""
@@ -48,7 +48,7 @@ class Sent:
     """A prompt that was sent to an endpoint, and what was believed of its blocks just before.
 
     `believed` leading blocks were held, in runs last used together: (end, order of the use, whether that
-    prompt was computed by then), the order falling from run to run.
+    prompt was computed by then), the order falling from run to run. `anywhere`: that any endpoint held.
     """
 
     blocks: Sequence[int]
@@ -56,6 +56,7 @@ class Sent:
     runs: tuple[tuple[int, int, bool], ...]
     use: Use
     lru: Lru
+    anywhere: int = 0
 
     def computed(self) -> None:
         """The endpoint has computed the prompt: from now on its blocks are really there."""
@@ -124,30 +125,33 @@ class PrefixIndex:
 
     def longest(self, block_hashes: Sequence[int]) -> int:
         """How many leading blocks of the prompt any endpoint is believed to hold: O(runs)."""
-        node, depth, size, most = self._root, 0, len(block_hashes), 0
-        while depth < size:
-            child = node.children.get(block_hashes[depth])
-            if child is None:
-                break
-            depth = child.match(block_hashes)
-            most = min(depth, max(child.reach.values()))
-            if depth < child.end:
-                break
-            node = child
-        return most
+        nodes, depth = walk(self._root, block_hashes)
+        return min(depth, max(nodes[-1].reach.values())) if nodes else 0
 
     def sent(self, endpoint_id: str, block_hashes: Sequence[int]) -> Sent:
         """A prompt goes to `endpoint_id`, which will hold its blocks: O(runs + new blocks)."""
         lru = self._lru(endpoint_id)
         fits = block_hashes if len(block_hashes) <= lru.capacity else block_hashes[: lru.capacity]
-        runs = tuple([(end, use.order, use.computed) for end, use in lru.known(self._root, fits)])
+        walked = walk(self._root, fits)
+        nodes, depth = walked
+        anywhere = 0
+        if fits is not block_hashes:
+            anywhere = self.longest(block_hashes)
+        elif nodes:
+            anywhere = min(depth, max(nodes[-1].reach.values()))
+        runs: list[tuple[int, int, bool]] = []
+        for node in nodes:
+            hold = node.holds.get(endpoint_id)
+            if hold is None:
+                break
+            runs.append((min(depth, node.reach[endpoint_id]), hold.use.order, hold.use.computed))
         lru.uses += 1
         use = Use(lru.uses)
-        nodes = path(self._root, fits)
+        nodes = path(self._root, fits, walked)
         lru.touch(nodes, use)
         lru.evict(lru.size - lru.capacity)
         join(nodes)
-        return Sent(block_hashes, runs[-1][0] if runs else 0, runs, use, lru)
+        return Sent(block_hashes, runs[-1][0] if runs else 0, tuple(runs), use, lru, anywhere)
 
     def reported(self, sent: Sent, blocks: int) -> None:
         """The engine says that it found the leading `blocks` of a prompt in its cache.

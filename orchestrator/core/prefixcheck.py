@@ -175,13 +175,12 @@ class PrefixCheck:
         blocks, each = request.block_hashes, self.block_tokens
         if not blocks or request.path is PathKind.TOKENIZE:
             return 0
-        # Asked before the prompt is there itself. One tried again was seen at its first attempt.
-        anywhere = self.index.longest(blocks)
-        ceiling = anywhere if request.avoid else self._seen.leading(blocks, anywhere)
         told = self.exact.held(endpoint_id, request)
         sure = self.exact.held(endpoint_id, request, sure=True)
         coming = None if told is None else self.exact.sent(endpoint_id, request)
         sent = self.index.sent(endpoint_id, blocks)
+        # One tried again was seen at its first attempt.
+        ceiling = sent.anywhere if request.avoid else self._seen.leading(blocks, sent.anywhere)
         tokens = cached_tokens(request, sent.believed, each, page)
         if told is not None:
             tokens = _found(request, told, page) if self.exact.exact(endpoint_id) else tokens

@@ -45,7 +45,7 @@ class Node:
         """
         blocks, depth = self.blocks, self.depth
         high = min(len(blocks), len(prompt) - depth)
-        if blocks[high - 1] == prompt[depth + high - 1]:
+        if high == 1 or blocks[high - 1] == prompt[depth + high - 1]:
             return depth + high
         low, high = 1, high - 1
         while low < high:
@@ -198,20 +198,31 @@ class Lru:
             node = child
 
 
-def path(root: Node, prompt: Sequence[int]) -> list[Node]:
-    """The runs that make up `prompt` exactly; cut and added as needed."""
-    nodes, node, depth = [], root, 0
-    while depth < len(prompt):
+def walk(root: Node, prompt: Sequence[int]) -> tuple[list[Node], int]:
+    """The runs along `prompt` that anybody holds, and how many of its blocks are known by then."""
+    nodes: list[Node] = []
+    node, depth, size = root, 0, len(prompt)
+    while depth < size:
         child = node.children.get(prompt[depth])
         if child is None:
-            child = node.children[prompt[depth]] = Node(node, depth, array("Q", prompt[depth:]))
-            depth = len(prompt)
-        else:
-            depth = child.match(prompt)
-            if depth < child.end:
-                child = child.split(depth)
+            break
         nodes.append(child)
+        depth = child.match(prompt)
+        if depth < child.depth + len(child.blocks):
+            break
         node = child
+    return nodes, depth
+
+
+def path(root: Node, prompt: Sequence[int], walked: tuple[list[Node], int] | None = None) -> list[Node]:
+    """The runs that make up `prompt` exactly; cut and added as needed. `walked` is what `walk` just gave."""
+    nodes, depth = walk(root, prompt) if walked is None else walked
+    if nodes and depth < nodes[-1].end:
+        nodes[-1] = nodes[-1].split(depth)
+    if depth < len(prompt):
+        last = nodes[-1] if nodes else root
+        new = last.children[prompt[depth]] = Node(last, depth, array("Q", prompt[depth:]))
+        nodes.append(new)
     return nodes
 
 
