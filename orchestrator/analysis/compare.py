@@ -89,6 +89,8 @@ def _policy(report: Report, one: Trials, factor: float, most: int, tell: _Teller
     roles = {unit.name: str(unit.endpoint.role) for unit in one.fleet.units}
     summary = summarize(one.name, run, one.targets, one.timing, roles, most if not run.interrupted else 0)
     report.policies.append(summary)
+    for times, said in run.policy_errors.values():
+        report.notes = (*report.notes, f"{one.name}: failed {times:,} times and was passed over: {said}")
     if not run.stopped:
         one.curve.attained(report.rate, summary.attainment)
 

@@ -228,9 +228,8 @@ def _promise(record: Record) -> Iterator[str]:
     if promise is None:
         return
     slo, ttft_s, e2e_s = record.get("slo_class"), record.get("ttft_s"), record.get("e2e_s")
-    yield f"Promised by class {slo}, to {promise['quantile']:.0%} of its requests: " + (
-        "kept" if promise["verdict"] == "kept" else "not kept"
-    )
+    verdict = promise["verdict"] if promise["verdict"] in ("kept", "unjudged") else "not kept"
+    yield f"Promised by class {slo}, to {promise['quantile']:.0%} of its requests: {verdict}"
     bounds = (
         ("first token", promise["ttft_bound_s"], ttft_s),
         ("each token more", promise["tpot_bound_s"], promise["tpot_s"]),

@@ -49,8 +49,9 @@ class Summary:
     `rate` is in requests a second. `hit_share` is the prompt tokens found in caches as a share of what an
     infinite cache shared by all would have found (None: nothing in the trace repeats). `itl` is of all gaps
     of all requests, `worst_gap` of each request's longest. Times are the client's, network included, of
-    requests that got an answer. `ttft_cdf` holds points (seconds, share of the offered). `goodput` (rate by
-    goal) and `curve` (rate, attainment) are filled in where more rates were tried.
+    requests that got an answer. `policy_errors` is how often each policy failed and was passed over.
+    `ttft_cdf` holds points (seconds, share of the offered). `goodput` (rate by goal) and `curve` (rate,
+    attainment) are filled in where more rates were tried.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Summary:
     interrupted: bool
     instances: list[Instance]
     ttft_cdf: list[tuple[float, float]]
+    policy_errors: dict[str, int] = field(default_factory=dict)
     goodput: dict[str, float] = field(default_factory=dict)
     curve: list[tuple[float, float]] = field(default_factory=list)
 
@@ -115,6 +117,7 @@ def summarize(
         interrupted=run.interrupted,
         instances=_instances(run, lives, roles),
         ttft_cdf=_cdf(ttfts, run.offered),
+        policy_errors={name: times for name, (times, _) in run.policy_errors.items()},
     )
 
 

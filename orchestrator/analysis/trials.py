@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from orchestrator.analysis.goodput import Curve, highest
 from orchestrator.analysis.targets import Judge, attainment
 from orchestrator.core.slo import SloClass
+from orchestrator.errors import PolicyError
 from orchestrator.sim.replay.driver import Progress, Replay
 from orchestrator.sim.replay.fleet import Fleet
 from orchestrator.sim.replay.life import Run
@@ -38,17 +39,22 @@ class Trials:
 
     def run(self, factor: float, *, share: float = 0.0, progress: Progress | None = None) -> Run:
         """Replay with time divided by `factor`; a run that cannot reach `share` any more is cut short."""
+        failed: dict[str, tuple[int, str]] = {}
+
+        def on_policy_error(name: str, error: PolicyError) -> None:
+            failed[name] = (failed.get(name, (0, ""))[0] + 1, str(error))
+
         judge = Judge(self.targets, len(self.requests.trace.entries), share, self.timing) if share else None
         replay = Replay(
             self.requests,
             self.fleet,
-            self.recipe.make(self.requests.block_tokens),
+            self.recipe.make(self.requests.block_tokens, on_policy_error),
             rate=factor,
             rng=Random(self.seed),
             judge=judge,
             progress=progress,
         )
-        return replay.run()
+        return replace(replay.run(), policy_errors=failed)
 
     def attainment(self, rate: float) -> float:
         """The share kept at `rate` requests a second."""

@@ -99,7 +99,8 @@ def _asked_for(
     if refused:
         wanted["refused"] = lambda record: record["end"] in ("refused", "failed", "broken")
     if missed:
-        wanted["missed"] = lambda record: (record.get("promise") or {}).get("verdict", "kept") != "kept"
+        fine = ("kept", "unjudged")
+        wanted["missed"] = lambda record: (record.get("promise") or {}).get("verdict", "kept") not in fine
     if slo_class is not None:
         wanted[f"of class {slo_class}"] = lambda record: record.get("slo_class") == slo_class
     if tenant is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -96,7 +96,8 @@ def replay(
     router = _router(plan)
     offered = _trace(trace, first, spread, mix, router, seed)
     factor = _factor(rate, offered)
-    trials = trials_of(plan, router, offered, policy, slo, _seconds("--latency", latency), noise, seed)
+    own = _own_profiles(topology, overrides)
+    trials = trials_of(plan, router, offered, policy, slo, _seconds("--latency", latency), noise, seed, own)
     with Progress(err) as progress:
         report = compare(trials, factor, goodput=goodput, seed=seed, on_step=progress.step)
     report.notes = (*report.notes, *_notes(trials[0], slo))
@@ -145,8 +146,12 @@ def trials_of(
     latency_s: float,
     noise: float,
     seed: int,
+    own: Callable[[str], Mapping[str, Any] | None] = lambda name: None,
 ) -> list[Trials]:
-    """One for each of `policy`, on the plan's own engines. Raises TopologyError."""
+    """One for each of `policy`, on the plan's own engines; `own` finds profiles of the topology's.
+
+    Raises TopologyError.
+    """
     from orchestrator.analysis.targets import parse_slo
     from orchestrator.analysis.trials import Trials
     from orchestrator.sim.replay.planned import fleet_of
@@ -170,7 +175,7 @@ def trials_of(
     names = list(dict.fromkeys(name.strip() for name in policy.split(",") if name.strip())) or [OWN]
     trials = []
     for name in names:
-        profile: str | Mapping[str, Any] = router.scheduling if name == OWN else name
+        profile: str | Mapping[str, Any] = router.scheduling if name == OWN else own(name) or name
         recipe = Recipe(profile, router, router.predictor, seed=seed, base_dir=plan.base_dir)
         try:
             recipe.make(requests.block_tokens)
@@ -178,6 +183,19 @@ def trials_of(
             raise _said_of(error, f"--policy {name}") from None
         trials.append(Trials(name, recipe, requests, fleet, targets, timing=timing, seed=seed))
     return trials
+
+
+def _own_profiles(topology: Path, overrides: list[str] | None) -> Callable[[str], Mapping[str, Any] | None]:
+    """Finds what a plan of the topology would make of a profile's name: one of its own, or a shipped one."""
+
+    def find(name: str) -> Mapping[str, Any] | None:
+        try:
+            plan = load_plan(topology, [*(overrides or ()), f"scheduling.profile={name}"], ask_versions=False)
+        except TopologyError:
+            return None  # whoever builds it says what is wrong, and which names there are
+        return None if plan.router is None else plan.router.scheduling
+
+    return find
 
 
 def _said_of(error: ParamError, what: str) -> TopologyError:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from operator import mul
+from pathlib import Path
 from random import Random
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from orchestrator.core.contracts import Context, Filter, Picker, Scorer
 from orchestrator.core.frozen import frozen
@@ -68,12 +69,12 @@ def choose(
             if kept != left:
                 left = _kept(kept_by.name, kept, left, filtered)
         except Exception as error:  # noqa: BLE001  a stranger's code: no fault of it may cost a request
-            _bypass(kept_by.name, error, fallbacks, on_error)
+            _bypass(kept_by, error, fallbacks, on_error)
         if not left:
             return AllFiltered(filtered)
     scored: tuple[Scored, ...] = ()
     runner_up = None
-    asked: Step[Scorer] | Step[Picker] = profile.picker
+    asked: Step[Any] = profile.picker
     try:
         columns = []
         for asked in profile.scorers:
@@ -89,7 +90,7 @@ def choose(
         chosen = asked.policy.pick(request, scored, context).endpoint
         runner_up = _runner_up(scored, chosen)
     except Exception as error:  # noqa: BLE001  as above
-        _bypass(asked.name, error, fallbacks, on_error)
+        _bypass(asked, error, fallbacks, on_error)
         chosen = least_work(left, context.rng).id
         if scored:
             runner_up = _runner_up(scored, chosen)
@@ -107,12 +108,43 @@ def least_work(candidates: Sequence[Endpoint], rng: Random) -> Endpoint:
     return rng.choice([e for e, w in zip(candidates, work, strict=True) if w == least])
 
 
-def _bypass(name: str, error: Exception, fallbacks: list[str], on_error: OnPolicyError) -> None:
+def failure(name: str, policy: object, error: Exception) -> PolicyError:
+    """What `policy`, which goes by `name`, did wrong, and at which line of its file."""
+    said = f"policy {name}: {type(error).__name__}: {error}"
+    where = _raised_at(error) or _written_at(policy)
+    failed = PolicyError(f"{said} ({where})" if where else said, policy=name)
+    failed.__cause__ = error
+    return failed
+
+
+def _raised_at(error: Exception) -> str | None:
+    """The last line outside this package that an exception came through; None: there is none."""
+    found = None
+    step = error.__traceback__
+    while step is not None:
+        file = step.tb_frame.f_code.co_filename
+        if not file.startswith(_OURS):
+            found = f"{file}:{step.tb_lineno}"
+        step = step.tb_next
+    return found
+
+
+def _written_at(policy: object) -> str | None:
+    """Where a policy's method is that was asked: of one that returned nonsense and raised nothing."""
+    for method in ("filter", "score", "pick", "key"):
+        code = getattr(getattr(type(policy), method, None), "__code__", None)
+        if code is not None:
+            return f"{code.co_filename}:{code.co_firstlineno}"
+    return None
+
+
+_OURS = str(Path(__file__).parents[1])
+
+
+def _bypass(step: Step[Any], error: Exception, fallbacks: list[str], on_error: OnPolicyError) -> None:
     """Note that a policy failed, and tell of it by name."""
-    failure = PolicyError(f"policy {name}: {type(error).__name__}: {error}", policy=name)
-    failure.__cause__ = error
-    fallbacks.append(name)
-    on_error(name, failure)
+    fallbacks.append(step.name)
+    on_error(step.name, failure(step.name, step.policy, error))
 
 
 def _kept(

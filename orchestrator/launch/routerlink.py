@@ -253,7 +253,7 @@ def _figures(text: str) -> Figures:
         for line in re.finditer(rf'^{name}{{.*?\b{label}="([^"]*)".*}} (\S+)$', text, re.MULTILINE):
             counts[line[1]] += int(float(line[2]))
     requests = sum(ends.values()) - ends[End.CANCELLED]
-    promised = sum(verdicts.values())
+    promised = sum(verdicts.values()) - verdicts["unjudged"]
     return Figures(requests, requests - ends[End.COMPLETED], promised, promised - verdicts["kept"])
 
 

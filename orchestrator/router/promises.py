@@ -9,10 +9,11 @@ from orchestrator.core.slo import SloClass
 from orchestrator.core.types import End, Outcome
 
 KEPT = "kept"
+UNJUDGED = "unjudged"
 
 
 class Kept(NamedTuple):
-    """How a promise was kept: `kept`, a bound that was `missed-...`, or an end that keeps none.
+    """How a promise was kept: `kept`, `unjudged`, a bound that was `missed-...`, or an end that keeps none.
 
     Bounds in seconds, None where there is none or it could not be judged; `tpot_s` is what was measured.
     """
@@ -39,7 +40,8 @@ def kept(slo: SloClass, outcome: Outcome, due_s: float | None, n: int = 1) -> Ke
 
     `due_s` is how long after its arrival the first token was due, as the scheduler had it; without one, the
     part of the promise that does not grow with the prompt. A whole answer has no first token to be judged,
-    nor has one of several choices (`n`) a gap of its own. The bound on each gap is held against the mean gap.
+    nor has one of several choices (`n`) a gap of its own: where no bound at all could be judged, the promise
+    is `unjudged`. The bound on each gap is held against the mean gap.
     """
     if outcome.end is End.CANCELLED or not any((slo.ttft, slo.itl, slo.tpot, slo.e2e)):
         return None
@@ -60,7 +62,13 @@ def kept(slo: SloClass, outcome: Outcome, due_s: float | None, n: int = 1) -> Ke
         verdict = "missed-tpot"
     elif _over(e2e_s, whole_s):
         verdict = "missed-e2e"
+    elif not any(_judged(*pair) for pair in ((ttft_s, due_s), (tpot_s, step_s), (e2e_s, whole_s))):
+        verdict = UNJUDGED
     return Kept(verdict, slo.quantile, due_s, step_s, whole_s, tpot_s)
+
+
+def _judged(seconds: float | None, bound_s: float | None) -> bool:
+    return seconds is not None and bound_s is not None
 
 
 def _over(seconds: float | None, bound_s: float | None) -> bool:

@@ -89,6 +89,24 @@ def test_json_alone_on_stdout(pdctl: Pdctl, topology: Path) -> None:
     assert report["policies"][0]["by_class"].keys() == {"lazy", "none"}
 
 
+def test_the_topologys_other_profiles_are_known_and_a_policy_that_fails_is_named(
+    pdctl: Pdctl, topology: Path
+) -> None:
+    policy = topology.with_name("bad.py")
+    policy.write_text(
+        "class Bad:\n    def filter(self, request, candidates, context):\n        return nothing\n"
+    )
+    own = "scheduling: {profile: slo, profiles: {mine: {mode: late, prefill: {filters: [./bad.py:Bad]}}}}"
+    topology.write_text(TOPOLOGY.replace("scheduling: {profile: slo}", own))
+    code, told, _ = pdctl(
+        "replay", topology, "--trace", AZURE, "--first", "20", "--no-goodput", "--policy", "topology,mine"
+    )
+    assert code == 0
+    assert "\nmine " in told
+    assert "mine: failed " in told
+    assert f"policy ./bad.py:Bad: NameError: name 'nothing' is not defined ({policy}:3)" in told
+
+
 def test_without_targets_it_says_what_is_counted(pdctl: Pdctl, topology: Path) -> None:
     code, told, _ = pdctl("replay", topology, "--trace", AZURE, "--first", "20", "--no-goodput")
     assert code == 0

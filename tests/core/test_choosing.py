@@ -148,6 +148,17 @@ def test_a_filter_that_misbehaves_is_passed_over_and_the_others_hold(bad, says):
     assert str(error).startswith("policy bad: ")
 
 
+def test_it_is_told_at_which_line_a_policy_failed():
+    class Worse:
+        def filter(self, request, candidates, context):
+            return candidates[0].no_such_thing
+
+    for bad, line in ((Worse(), Worse.filter.__code__.co_firstlineno + 1),
+                      (Keep(instead=[STRANGER]), Keep.filter.__code__.co_firstlineno)):  # fmt: skip
+        _, ((_, error),) = run(RoleProfile(BEST, filters=(Step("bad", bad),)))
+        assert str(error).endswith(f"({__file__}:{line})")
+
+
 @pytest.mark.parametrize(
     ("bad", "says"),
     [

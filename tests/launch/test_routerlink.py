@@ -195,7 +195,10 @@ async def test_one_that_waits_for_its_other_side_may_do(tmp_path: Path) -> None:
 async def test_how_requests_fared(tmp_path: Path) -> None:
     row = 'pdctl_requests_total{path="chat",model="m",end="%s",status="200",reason=""} %d'
     lines = [row % pair for pair in (("completed", 7), ("failed", 2), ("refused", 1), ("cancelled", 5))]
-    lines += [f'pdctl_slo_requests_total{{slo_class="a",verdict="{v}"}} 4' for v in ("kept", "missed-ttft")]
+    lines += [
+        f'pdctl_slo_requests_total{{slo_class="a",verdict="{v}"}} 4'
+        for v in ("kept", "missed-ttft", "unjudged")
+    ]
     async with router(tmp_path / "router.sock", body="\n".join(["# HELP x", *lines, ""]).encode()):
         assert await SocketRouterLink(tmp_path / "router.sock").figures() == Figures(10, 3, 8, 4)
     assert await SocketRouterLink(tmp_path / "router.sock").figures() is None

@@ -7,7 +7,7 @@ from dataclasses import field
 from math import isfinite
 from random import Random
 
-from orchestrator.core.choosing import OnPolicyError
+from orchestrator.core.choosing import OnPolicyError, failure
 from orchestrator.core.contracts import Context
 from orchestrator.core.frozen import record
 from orchestrator.core.inflight import Ledger
@@ -18,7 +18,6 @@ from orchestrator.core.lateprofile import LateProfile, LateRole
 from orchestrator.core.prediction import Predictor
 from orchestrator.core.prefixcheck import PrefixCheck
 from orchestrator.core.types import Endpoint, Role
-from orchestrator.errors import PolicyError
 
 
 @record(slots=True, eq=False)
@@ -96,7 +95,7 @@ class Policies:
             try:
                 left = _kept(step.policy.filter(item.request, left, context), left)
             except Exception as error:  # noqa: BLE001  a stranger's code: no fault of it may cost a request
-                self.bypass(step.name, error)
+                self.bypass(step.name, step.policy, error)
                 added.failed.append(step.name)
             if len(left) < len(before):
                 ids = {e.id for e in left}
@@ -111,18 +110,16 @@ class Policies:
                 if len(seconds) != len(left) or not all(map(isfinite, seconds)):
                     raise ValueError(f"a scorer returns one finite figure for each of {len(left)} candidates")
             except Exception as error:  # noqa: BLE001  as above
-                self.bypass(scorer.name, error)
+                self.bypass(scorer.name, scorer.policy, error)
                 added.failed.append(scorer.name)
                 continue
             for endpoint, cost_s in zip(left, seconds, strict=True):
                 added.parts[endpoint.id][scorer.name] = cost_s
                 added.seconds[endpoint.id] = added.seconds.get(endpoint.id, 0.0) + cost_s
 
-    def bypass(self, name: str, error: Exception) -> None:
+    def bypass(self, name: str, policy: object, error: Exception) -> None:
         """A policy failed; the decision goes on without it."""
-        failure = PolicyError(f"policy {name}: {type(error).__name__}: {error}", policy=name)
-        failure.__cause__ = error
-        self._on_error(name, failure)
+        self._on_error(name, failure(name, policy, error))
 
 
 def _kept(kept: Sequence[Endpoint], left: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:

@@ -143,7 +143,7 @@ class Pump:
             if key != key:
                 raise ValueError("the key is not a number")
         except Exception as error:  # noqa: BLE001  a stranger's code: no fault of it may cost a request
-            self._policies.bypass(self._profile.order.name, error)
+            self._policies.bypass(self._profile.order.name, self._profile.order.policy, error)
             key = item.work_s
         return (int(item.slo.priority), key, item.key[2])
 
@@ -229,7 +229,7 @@ class Pump:
         try:
             plan = _known(queued, order.plan(tuple(queued), now_s, stations))
         except Exception as error:  # noqa: BLE001  as above
-            self._policies.bypass(self._profile.order.name, error)
+            self._policies.bypass(self._profile.order.name, self._profile.order.policy, error)
             return whole[: self._settings.candidates]
         heads = list(islice(plan, self._settings.candidates))
         if len(heads) == len(plan):

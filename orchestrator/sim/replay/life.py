@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.core.contracts import Assign
 from orchestrator.core.types import End, Outcome, RequestView, Route
@@ -94,7 +94,8 @@ class Run:
     """A replay's raw result. `offered` counts the requests that a share is taken of; those of the trace that
     had not ended when it was `stopped` (by a person: `interrupted`) are none. `rate` is the trace's mean
     arrivals a second as replayed. `gaps` are all gaps between tokens, by engine; `queue_s` sums, by engine,
-    the requests that waited there at each of the `polls`."""
+    the requests that waited there at each of the `polls`. `policy_errors` are, by name, how often a policy
+    failed and was passed over, and what it said last."""
 
     lives: list[Life]
     offered: int
@@ -108,3 +109,4 @@ class Run:
     counters: Mapping[str, Counters]
     queue_s: Mapping[str, int]
     polls: int
+    policy_errors: Mapping[str, tuple[int, str]] = field(default_factory=dict)

@@ -52,6 +52,7 @@ class DecisionLog:
         estimated = tokens_of(told, "estimated_tokens") if told.get("estimated_tokens") else prompt
         limit = told.get("max_tokens")
         slo_class = told.get("slo_class")
+        tenant = told.get("tenant")
         done = told.get("end", "completed") == "completed"
         entry = Entry(
             at_s=number_of(told, "arrived_s"),
@@ -60,6 +61,7 @@ class DecisionLog:
             ids=_rescaled(_hashes(told), block, estimated, prompt),
             slo_class=slo_class if isinstance(slo_class, str) else None,
             max_tokens=limit if isinstance(limit, int) and limit > 0 else None,
+            tenant=tenant if isinstance(tenant, str) else None,
         )
         return entry, block
 

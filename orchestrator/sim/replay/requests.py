@@ -52,6 +52,7 @@ class Requests:
             max_tokens=entry.max_tokens or self.max_tokens,
             stream=True,
             slo_class=entry.slo_class or self.default_class,
+            tenant=entry.tenant,
             block_hashes=self.hashes[index],
         )
 

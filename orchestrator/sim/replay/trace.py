@@ -27,6 +27,7 @@ class Entry:
     ids: tuple[int, ...] = ()
     slo_class: str | None = None
     max_tokens: int | None = None
+    tenant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

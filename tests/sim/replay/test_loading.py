@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.errors import TraceError
 from orchestrator.sim.replay.loading import load
+from orchestrator.sim.replay.requests import Requests
 from orchestrator.sim.replay.trace import Trace, ceiling
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "traces"
@@ -135,12 +136,16 @@ def decided(tmp_path: Path, *changes: dict[str, object]) -> Trace:
 
 
 def test_a_decision_log(tmp_path: Path) -> None:
-    trace = decided(tmp_path, {}, {"arrived_s": 1764540001.0, "slo_class": None})
+    trace = decided(
+        tmp_path, {"tenant": "acme"}, {"arrived_s": 1764540001.0, "slo_class": None, "tenant": None}
+    )
     assert (trace.block_tokens, trace.notes) == (128, ())
     first, second = trace.entries
     assert (first.at_s, second.at_s) == (0.0, 0.75)
     assert (first.ids, first.slo_class, first.max_tokens) == ((0xAA, 2**64 - 1), "interactive", 256)
     assert second.slo_class is None
+    assert (first.tenant, second.tenant) == ("acme", None)
+    assert Requests(trace).view(0, 0.0).tenant == "acme"
 
 
 def test_requests_that_were_refused_were_offered_all_the_same(tmp_path: Path) -> None:
