@@ -29,6 +29,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+MAX_MESSAGE = 2000
+MAX_PARAM = 200
+"""Characters of a request error's message, and of the name of a field, that are told."""
+
+
+def bounded(text: str, most: int) -> str:
+    """`text`, or its beginning and how much more there was."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text) - most} more)"
+
 
 class PdctlError(Exception):
     """Root of every error pdctl raises on purpose.
@@ -160,8 +169,9 @@ class RequestError(PdctlError):
         param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(message, reason=reason)
-        self.param = param
+        # Both may hold what a client or an engine wrote, and go into answers and logs.
+        super().__init__(bounded(message, MAX_MESSAGE), reason=reason)
+        self.param = None if param is None else bounded(param, MAX_PARAM)
         self.retry_after_s = retry_after_s
 
 

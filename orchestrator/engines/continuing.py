@@ -75,9 +75,10 @@ class Told:
         else:
             text = choice.get("text")
         if text:
-            self.pieces.append(text)
             self.size += len(text)
+            self.pieces.append(text)
         prompt_ids, ids = choice.get("prompt_token_ids"), choice.get("token_ids")
+        self.odd |= not (isinstance(text or "", str) and isinstance(ids or [], list))
         if prompt_ids:
             self.prompt_ids = list(prompt_ids)
         if ids:

@@ -182,7 +182,7 @@ class RouterApp:
             self._dispatch.begin(exchange, kind)
             return
         request_id = self._dispatch.new_id()
-        identity = replies.identity(request_id, exchange.header(replies.CLIENT_ID))
+        identity = replies.identity(request_id, replies.client_id(exchange))
         try:
             body = self._local(exchange)
         except RequestError as error:
@@ -208,7 +208,7 @@ class RouterApp:
     def _local(self, exchange: Exchange) -> bytes:
         path = exchange.path
         if path not in WITHOUT_KEY:
-            self._dispatch.settings.clients.tenant(exchange)
+            self._dispatch.settings.clients.who(exchange)
         answer = self._answers.get(path)
         known = answer is not None or path in HANDED_OVER or path.startswith("/v1/models/")
         if not known:

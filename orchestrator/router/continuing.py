@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import orjson
 
@@ -122,9 +123,14 @@ class Lasting(Single):
         return data
 
     def _recounted(self, event: bytes) -> bytes:
-        told = orjson.loads(event[5:])
-        usage = told["usage"]
-        prompt, completion = self._counts(usage["prompt_tokens"], usage["completion_tokens"])
+        told = _parsed(event)
+        usage = told.get("usage")
+        if not isinstance(usage, dict):
+            return event
+        prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        if type(prompt) is not int or type(completion) is not int:
+            return event
+        prompt, completion = self._counts(prompt, completion)
         usage |= {"prompt_tokens": prompt, "completion_tokens": completion}
         usage["total_tokens"] = prompt + completion
         return b"data: %b\n\n" % orjson.dumps(told)
@@ -136,6 +142,13 @@ def _split(events: bytes) -> list[bytes]:
 
 def _says_nothing(event: bytes) -> bool:
     """Whether an event only says again who speaks."""
-    if not event.startswith(b"data: {"):
-        return False
-    return role_only(orjson.loads(event[5:]))
+    return role_only(_parsed(event))
+
+
+def _parsed(event: bytes) -> dict[str, Any]:
+    """What an event of one line holds; nothing where that is no JSON object."""
+    try:
+        told = orjson.loads(event[5:]) if event.startswith(b"data: {") else None
+    except orjson.JSONDecodeError:
+        return {}
+    return told if isinstance(told, dict) else {}

@@ -89,11 +89,19 @@ class Dispatch:
         self.pairs = Pairs()
         self.tenants = Tenants(settings.tenants)
         self.lives: set[Life] = set()
+        self.by_key: dict[bytes, int] = {}
+        """Requests under way of each client key, where that is bounded."""
         self._rng = rng
 
     def new_id(self) -> str:
         """An id for a request: 32 hex digits."""
         return f"{self._rng.getrandbits(128):032x}"
+
+    def uncount(self, key: bytes) -> None:
+        """A request of the key has ended."""
+        left = self.by_key.pop(key) - 1
+        if left:
+            self.by_key[key] = left
 
     def begin(self, exchange: Exchange, kind: PathKind) -> None:
         """Answer one request for engines, whatever happens, now or from callbacks."""
@@ -107,11 +115,12 @@ class Life(Record):
     `_close`. Between two steps it waits in the desk for a decision, or in a unit for its legs.
     """
 
-    __slots__ = ("_ask", "_home", "_lasting", "_rooms", "_tries", "_unit", "_view", "exchange")
+    __slots__ = ("_ask", "_home", "_key", "_lasting", "_rooms", "_tries", "_unit", "_view", "exchange")
 
     def __init__(self, home: Dispatch, exchange: Exchange, kind: PathKind) -> None:
         super().__init__(home.new_id(), kind, home.road.clock.now_s())
         self._home = home
+        self._key = b""
         self.exchange = exchange
         self._ask: Ask
         self._view: RequestView
@@ -126,13 +135,16 @@ class Life(Record):
         others = len(home.lives)
         home.lives.add(self)
         exchange.on_close = self._left
-        self.client_id = exchange.header(replies.CLIENT_ID)
+        self.client_id = replies.client_id(exchange)
         self.explains = home.settings.explains(exchange)
         try:
-            self.tenant = home.settings.clients.tenant(exchange)
-            if others >= home.settings.limits.max_inflight:
+            self.tenant, key = home.settings.clients.who(exchange)
+            limits = home.settings.limits
+            if others >= limits.max_inflight:
                 message = f"{others} requests are under way, the most there may be"
                 raise Overloaded(message, reason="too-many-requests", retry_after_s=1.0)
+            if limits.max_inflight_per_key is not None and key:
+                self._count(key, limits.max_inflight_per_key)
             self._ask = ask = home.intake.read(exchange, self, home.settings)
         except RequestError as error:
             self._fail(error)
@@ -141,6 +153,15 @@ class Life(Record):
         else:
             home.budget.earn(others)
             self._place(ask)
+
+    def _count(self, key: bytes, most: int) -> None:
+        """Count it as one of its key's. Raises Overloaded."""
+        by_key = self._home.by_key
+        now = by_key.get(key, 0)
+        if now >= most:
+            message = f"{now} requests of this key are under way, the most it may have"
+            raise Overloaded(message, reason="key-inflight", retry_after_s=1.0)
+        by_key[key], self._key = now + 1, key
 
     def _place(self, ask: Ask) -> None:
         """Ask for its route; before, for its tokens, where the index by KV events may decide by them."""
@@ -353,6 +374,8 @@ class Life(Record):
         if self not in home.lives:
             return
         home.lives.remove(self)
+        if self._key:
+            home.uncount(self._key)
         self.exchange.on_close = None
         self._release()
         now_s = home.road.clock.now_s()

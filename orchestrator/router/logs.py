@@ -11,9 +11,14 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from orchestrator.clock import Clock
-from orchestrator.errors import Problem, TopologyError
+from orchestrator.errors import Problem, TopologyError, bounded
 
 MASK = "***"
+
+MAX_VALUE = 4000
+"""Characters of a value that are logged, after secrets are masked in all of it."""
+
+MAX_VALUES = {"exception": 64_000}
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -51,7 +56,9 @@ class KeyValue(logging.Formatter):
         fields |= {k: v for k, v in vars(record).items() if k not in _STANDARD}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return " ".join(f"{k}={_value(self._mask(v))}" for k, v in fields.items())
+        return " ".join(
+            f"{k}={_value(self._mask(v), MAX_VALUES.get(k, MAX_VALUE))}" for k, v in fields.items()
+        )
 
     def _mask(self, value: object) -> object:
         if isinstance(value, bool | int | float):
@@ -82,10 +89,10 @@ class Seldom:
         return held + 1
 
 
-def _value(value: object) -> str:
+def _value(value: object, most: int) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = bounded(str(value).lower() if isinstance(value, bool) else str(value), most)
     return text if _PLAIN.fullmatch(text) and text.isprintable() else json.dumps(text)
 
 

@@ -14,11 +14,15 @@ from orchestrator.wire.limits import Refusal
 
 if TYPE_CHECKING:
     from orchestrator.router.record import Record
+    from orchestrator.wire.exchange import Exchange
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 REQUEST_ID = b"x-pdctl-request-id"
 CLIENT_ID = b"x-request-id"
+MAX_CLIENT_ID = 256
+"""Bytes of a client's id that are echoed and logged."""
+
 JSON: Headers = ((b"content-type", b"application/json"),)
 
 JSON_LINE = b"content-type: application/json\r\n"
@@ -85,6 +89,12 @@ def error_headers(error: RequestError) -> Headers:
     if error.retry_after_s is None:
         return headers
     return (*headers, (b"retry-after", b"%d" % max(1, ceil(error.retry_after_s))))
+
+
+def client_id(exchange: Exchange) -> bytes | None:
+    """The client's own id for its request, or the beginning of one that is too long to be kept and logged."""
+    given = exchange.header(CLIENT_ID)
+    return None if given is None else given[:MAX_CLIENT_ID]
 
 
 def identity(request_id: str, client_id: bytes | None) -> bytes:

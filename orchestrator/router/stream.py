@@ -135,7 +135,7 @@ class Stream:
     def __init__(self) -> None:
         self._tail = b""
         self._held = b""
-        self._separator = b"\n\n"
+        self._separator = b""  # whichever of the two comes first
         self._recent: deque[bytes] = deque(maxlen=_RECENT)
         self.begun = False
         self.done = False
@@ -154,18 +154,19 @@ class Stream:
         if self.engine_error is not None or self.refused is not None:
             return b""
         # As engines write and most reads bring it: whole events and nothing left of one before.
-        events = data if not self._tail and data.endswith(self._separator) else self._whole(data)
+        end = self._separator
+        if end and not self._tail and data.endswith(end) and not data.endswith(b"\n" + end):
+            events = data
+        else:
+            events = self._whole(data)
         if not events:
             return b""
         if not self.begun:
             events = self._judge(events)
             if not events:
                 return b""
-        at = events.find(_ERROR)
-        if at == 0 or (at > 0 and events[at - 1] == 0x0A):
-            end = events.find(self._separator, at)
-            self._error(events[at + len(b"data: ") : end])
-            events = events[:at]
+        if _ERROR in events:
+            events = self._before_error(events)
         self.done = events.endswith(DONE)
         self.events += events.count(self._separator)
         self._recent.append(events)
@@ -186,19 +187,27 @@ class Stream:
             for reason in (b"abort", b"error")
         )
 
+    def _before_error(self, events: bytes) -> bytes:
+        """What comes before the first event that has an error on one of its lines; it is the failure."""
+        at = 0 if events.startswith(_ERROR) else events.find(b"\n" + _ERROR) + 1
+        if not at and not events.startswith(_ERROR):
+            return events
+        self._error(events[at + len(b"data: ") : events.find(self._separator, at)])
+        return events[: _end(events, at, self._separator)]
+
     def _whole(self, data: bytes) -> bytes:
         if self._tail:
             data = self._tail + data
-        at = data.rfind(self._separator)
-        if at < 0 and not self.events and b"\r\n\r\n" in data:
-            self._separator = b"\r\n\r\n"
-            at = data.rfind(self._separator)
-        if at < 0:
+        if not self._separator:
+            one, two = data.find(b"\n\n"), data.find(b"\r\n\r\n")
+            if one >= 0 or two >= 0:
+                self._separator = b"\n\n" if two < 0 or 0 <= one < two else b"\r\n\r\n"
+        at = _end(data, len(data), self._separator)
+        if not at:
             self._tail = data
             if len(data) > MAX_EVENT_BYTES:
                 self.refused = LegFailed("the engine sent an event without end", reason="bad-answer")
             return b""
-        at += len(self._separator)
         self._tail = data[at:]
         return data[:at]
 
@@ -247,6 +256,20 @@ class Stream:
             code = None
         status = code if isinstance(code, int) and 400 <= code < 600 else 500
         self.engine_error = EngineError(status, body)
+
+
+def _end(data: bytes, limit: int, separator: bytes) -> int:
+    """Where the last whole event before `limit` ends; 0 if none does."""
+    at = data.rfind(separator, 0, limit) if separator else -1
+    if at < 0:
+        return 0
+    at += len(separator)
+    # Of an odd number of line ends the last belongs to what follows, whichever read brings it.
+    line = separator[: len(separator) // 2]
+    begin = at
+    while data.endswith(line, 0, begin):
+        begin -= len(line)
+    return at - (at - begin) % len(separator)
 
 
 def role_only(event: Mapping[str, Any]) -> bool:

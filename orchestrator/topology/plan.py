@@ -135,6 +135,7 @@ class Limits:
     max_header_bytes: int = 64 * 1024
     max_json_depth: int = 64
     max_inflight: int = 10_000
+    max_inflight_per_key: int | None = None
     max_queue: int = 10_000
     header_timeout_s: float = 30.0
     body_timeout_s: float = 120.0

@@ -148,6 +148,7 @@ def _settings(inputs: Inputs) -> dict[str, Any]:
             max_header_bytes=limits.max_header,
             max_json_depth=limits.max_json_depth,
             max_inflight=limits.max_inflight,
+            max_inflight_per_key=limits.max_inflight_per_key,
             max_queue=limits.max_queue,
             header_timeout_s=limits.header_timeout,
             body_timeout_s=limits.body_timeout,

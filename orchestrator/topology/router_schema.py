@@ -41,6 +41,9 @@ class LimitsConfig(Strict):
         64, description="Most levels of nesting in a request body (400): engines' parsers recurse."
     )
     max_inflight: Count = Field(10_000, description="Most requests at once (429).")
+    max_inflight_per_key: Count | None = Field(
+        None, description="Most of them that may have one client key (429); tenants have limits of their own."
+    )
     max_queue: Count = Field(
         10_000, description="Most of them that may wait in the router for an endpoint (429)."
     )

@@ -154,7 +154,8 @@ class RequestReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if not self._reframed:
+            # It may stand in a second request, which is not looked at.
+            if not self._reframed and not self.extra:
                 self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if self._refusal is not None:

@@ -142,7 +142,7 @@ class _Connection:
         server, reader = self._server, self._reader
         head = reader.head
         assert head is not None
-        keep_alive = head.keep_alive and not server.leaving and not reader.extra
+        keep_alive = head.keep_alive and not server.leaving
         exchange = Exchange(self, head, reader.take_body(), self._peer, keep_alive)
         exchange.paused = self._stalled_s != inf
         self._exchange = exchange
@@ -166,7 +166,7 @@ class _Connection:
         self._exchange = None
         if self._transport is None:
             return
-        if self._reader.extra:
+        if keep and self._reader.extra:
             self._refuse(400, "a second request was sent before the first was answered")
         elif keep and not self._server.closing:
             self._reader.clear()

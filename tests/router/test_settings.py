@@ -105,9 +105,9 @@ def test_clients_are_known_by_their_keys() -> None:
     clients = settings(
         credentials=Credentials(client_keys=("any", "acme-1")), tenants={"acme": {"keys": ["acme-1"]}}
     ).clients
-    assert clients.tenant(Said(authorization="Bearer any")) is None  # type: ignore[arg-type]
-    assert clients.tenant(Said(authorization="bearer acme-1")) == "acme"  # type: ignore[arg-type]
-    assert clients.tenant(Said(x_api_key="acme-1")) == "acme"  # type: ignore[arg-type]
+    assert clients.who(Said(authorization="Bearer any")).tenant is None  # type: ignore[arg-type]
+    assert clients.who(Said(authorization="bearer acme-1")).tenant == "acme"  # type: ignore[arg-type]
+    assert clients.who(Said(x_api_key="acme-1")).tenant == "acme"  # type: ignore[arg-type]
     for said in (Said(), Said(authorization="Basic any"), Said(authorization="Bearer other")):
         with pytest.raises(Unauthorized):
-            clients.tenant(said)  # type: ignore[arg-type]
+            clients.who(said)  # type: ignore[arg-type]
