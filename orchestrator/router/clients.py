@@ -14,7 +14,7 @@ _SALT = secrets.token_bytes(16)
 
 
 class Client(NamedTuple):
-    """Who sends a request: the tenant of its key, if any, and the key as a hash, empty where none is asked."""
+    """Who sends a request: the tenant of its key, if any, and the key hashed, empty where none is asked."""
 
     tenant: str | None = None
     key: bytes = b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -11,10 +12,13 @@ import orjson
 import pytest
 from datapath import Rig, answers, build, completion
 
+from orchestrator.core.types import PathKind
+from orchestrator.engines.splice import JsonBody
 from orchestrator.errors import MAX_MESSAGE, MAX_PARAM
 from orchestrator.router.clients import Clients
 from orchestrator.router.logs import KeyValue
 from orchestrator.router.replies import MAX_CLIENT_ID
+from orchestrator.router.view import Asked, prompt_of, read
 from orchestrator.topology.plan import Credentials, Limits
 from orchestrator.wire.exchange import Exchange
 from orchestrator.wire.limits import WireLimits
@@ -178,15 +182,16 @@ async def test_no_engine_injects_a_header_into_an_answer(make: Make) -> None:
     ],
 )
 async def test_a_truncated_request_is_never_taken_for_whole(make: Make, framed: bytes) -> None:
-    rig = await make(wire=WireLimits(header_timeout_s=0.1, body_timeout_s=0.1))
+    rig = await make()
     assert await talk(rig, POST + framed, end=True) == b"", "the client has left: nobody is there to be told"
-    slow = await talk(rig, POST + framed)
-    assert slow.startswith(b"HTTP/1.1 408 ")
+    slow = await make(wire=WireLimits(header_timeout_s=0.1, body_timeout_s=0.1))
+    assert (await talk(slow, POST + framed)).startswith(b"HTTP/1.1 408 ")
     assert not rig.engines["u0"].exchanges
+    assert not slow.engines["u0"].exchanges
 
 
 async def test_a_slow_head_costs_nobody_else_anything(make: Make) -> None:
-    rig = await make(wire=WireLimits(header_timeout_s=0.3))
+    rig = await make(wire=WireLimits(header_timeout_s=1.0))
     slow = [asyncio.create_task(talk(rig, b"POST /v1/com")) for _ in range(50)]
     assert (await rig.ask(PATH, ASK)).status == 200
     assert all(said.startswith(b"HTTP/1.1 408 ") for said in await asyncio.gather(*slow))
@@ -299,3 +304,33 @@ async def test_no_client_makes_a_label(make: Make) -> None:
     assert {path for _, path, _ in rig.metrics.done} <= {"completion", "other"}
     assert {outcome.reason for outcome, _, _ in rig.metrics.done} <= {"", "unknown-model", "unknown-path"}
     assert set(rig.metrics.fields) == {"kv"}
+
+
+@pytest.mark.parametrize("more", [{"n": 1025}, {"prompt": ["x"] * 1025}, {"prompt": ["x"] * 33, "n": 32}])
+async def test_a_request_for_too_many_answers_is_refused(make: Make, more: dict[str, Any]) -> None:
+    rig = await make()
+    reply = await rig.ask(PATH, {**ASK, **more})
+    assert (reply.status, reply.error["param"]) == (400, "n")
+    assert "at most 1024" in reply.error["message"]
+
+
+async def test_no_prompt_is_logged(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    rig = await make()
+    with caplog.at_level(logging.DEBUG):
+        for more in ({}, {"n": 5000}, {"model": "none"}):
+            await rig.ask(PATH, {**ASK, "prompt": "a-secret-thought", **more})
+        await rig.ask(PATH, b'{"prompt": "a-secret-thought')
+        rig.engines["u0"].script = answers(200, completion("a-secret-thought")[:-9])
+        await rig.ask(PATH, {**ASK, "prompt": "a-secret-thought"})
+    lines = [KeyValue().format(record) for record in caplog.records]
+    assert lines
+    assert not [line for line in lines if "a-secret-thought" in line]
+
+
+def test_below_the_top_level_the_last_of_two_names_counts() -> None:
+    raw = b'{"sampling_params": {"n": 1, "n": 7}, "text": "x"}'
+    parsed = JsonBody(raw)
+    assert parsed.fields == json.loads(raw)
+    prompt = prompt_of(PathKind.GENERATE, parsed)
+    view = read(PathKind.GENERATE, parsed, "m", prompt, 7, Asked("r", 0.0, None, None, {}))
+    assert view.n == 7

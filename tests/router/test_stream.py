@@ -49,6 +49,11 @@ STREAMS = {
     "abort of a generate call": META_ABORT + DONE,
     "generate": data({"text": "a", "output_ids": [1], "meta_info": {"finish_reason": None}}) + DONE,
     "line ends of two bytes": (ROLE + HELLO + DONE).replace(b"\n", b"\r\n"),
+    "line ends of both kinds": ROLE + HELLO.replace(b"\n", b"\r\n") + b"\r\n" + HELLO + DONE,
+    "an odd number of line ends": ROLE + b"\n" + HELLO + b"\n\n\n" + HELLO + DONE,
+    "nothing but line ends": b"\n\n\n",
+    "an error on the second line": ROLE + HELLO + b"event: error\n" + ERROR + DONE,
+    "an error after one that is none": ROLE + HELLO + b': data: {"error"\n\n' + ERROR + DONE,
     "not JSON": b"data: hello\n\n" + DONE,
     "another JSON": ROLE + b"data: [1]\n\n" + DONE,
     "only the mark": DONE,
@@ -147,6 +152,16 @@ def test_an_error_before_anything_leaves_the_stream_unbegun(name: str) -> None:
     assert stream.engine_error is not None
     assert stream.engine_error.status == 400
     assert orjson.loads(stream.engine_error.body)["error"]["message"] == "no room"
+
+
+@pytest.mark.parametrize("name", ["an error on the second line", "an error after one that is none"])
+def test_no_part_of_an_error_event_passes(name: str) -> None:
+    out, stream = feed([STREAMS[name]])
+    assert stream.engine_error is not None
+    assert stream.engine_error.status == 400
+    assert out.startswith(ROLE + HELLO)
+    assert b"event: error" not in out
+    assert b'data: {"error":' not in out
 
 
 def test_an_error_in_the_middle_ends_what_passes() -> None:

@@ -1,4 +1,4 @@
-"""Mutated inputs for the targets of `fuzz_targets`, guided by coverage where atheris is installed."""
+"""Mutated inputs for the targets, guided by coverage where atheris is installed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def mutate(rng: Random, seeds: Sequence[bytes], words: Sequence[bytes]) -> bytes
 
 
 def _blind(name: str, seed: int, seconds: float) -> int:
-    from fuzz_targets import TARGETS
+    from fuzzing.targets import TARGETS
 
     target, rng, done = TARGETS[name], Random(seed), 0
     give_up_s = time.monotonic() + seconds
@@ -60,7 +60,7 @@ def _guided(name: str, seed: int, seconds: float, corpus: Path) -> None:
     """Does not return: libFuzzer ends the process."""
     atheris = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["orchestrator"]):
-        from fuzz_targets import TARGETS
+        from fuzzing.targets import TARGETS
     target = TARGETS[name]
     folder = corpus / name
     folder.mkdir(parents=True, exist_ok=True)

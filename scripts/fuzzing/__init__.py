@@ -1,0 +1,1 @@
+"""Fuzzers of all that reads bytes from strangers: HTTP, JSON, events, engines' answers, topologies."""
