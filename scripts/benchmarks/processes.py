@@ -74,7 +74,7 @@ def ask(port: int, method: str, path: str, body: bytes = b"", timeout_s: float =
 
 
 def until(
-    done: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, what: str, timeout_s: float = 90.0
+    done: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, what: str, timeout_s: float = 60.0
 ) -> None:
     """Wait until `done` (asked ten times a second; a connection refused is no). Raises RuntimeError, with the
     end of its log, if the process ends or time is up before."""
