@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ class Contender:
     @contextlib.contextmanager
     def running(self, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         """Its process, once it answers. Raises RuntimeError with its log if it does not."""
-        log = folder / f"{self.name.replace(' ', '-')}.log"
+        log = folder / f"{re.sub('[^a-z0-9]+', '-', self.name.lower())}.log"
         with started(self.argv, log, env=self.env, cwd=folder) as process:
             until(self.answers, process, log, self.name)
             time.sleep(SETTLE_S)

@@ -15,19 +15,15 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pdctl"
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
 
 
-def compiler() -> str | None:
-    """The C compiler: $CC, or `cc`; None if there is none."""
-    return shutil.which(os.environ.get("CC", "cc"))
-
-
-def program(name: str, cache: Path = CACHE) -> Path:
-    """The path of a program compiled from `native/NAME.c`. Raises RuntimeError if it cannot be."""
+def program(name: str, cache: Path = CACHE, compiler: str | None = None) -> Path:
+    """The path of a program compiled from `native/NAME.c` by `compiler`, else $CC, else `cc`. Raises
+    RuntimeError if it cannot be."""
     sources = [SOURCES / f"{name}.c", SOURCES / "common.h"]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
     made = cache / "native" / f"{name}-{digest}"
     if made.exists():
         return made
-    found = compiler()
+    found = shutil.which(compiler or os.environ.get("CC", "cc"))
     if found is None:
         raise RuntimeError("no C compiler: install one (Debian: gcc), or name it in CC")
     made.parent.mkdir(parents=True, exist_ok=True)

@@ -1,236 +1,176 @@
-"""Measures the router's own CPU per request and per streamed chunk, beside a peer's in the same run."""
+"""Routers in turn over the same mock engines: CPU per request and chunk, latency, throughput, memory."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
-import os
-import platform
-import socket
-import statistics
+import contextlib
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import psutil
-import uvloop
-
-from orchestrator.wire.client import Pool, request_head
-
-PDCTL = Path(sys.executable).with_name("pdctl")
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pdctl" / "bench"
-PEER = "sglang-router==0.3.2"
-
-
-@dataclass(frozen=True)
-class Load:
-    """One kind of load: how many requests, how many at a time, how large, and how many tokens each."""
-
-    name: str
-    requests: int
-    concurrency: int
-    body_bytes: int
-    tokens: int
-    stream: bool
-    unit: str
-
+from benchmarks import mock, own, peers, routerpage
+from benchmarks.contender import Contender
+from benchmarks.cpu import Idle, rss_mib
+from benchmarks.figures import in_turn
+from benchmarks.machine import describe
+from benchmarks.mock import Engine, Load
+from benchmarks.processes import free_port
+from benchmarks.routerpage import DIRECT, MODES, Memory, Sample
 
 LOADS = (
-    Load("1 KB", 2000, 16, 1024, 1, False, "request"),
-    Load("32 KB", 1000, 16, 32768, 1, False, "request"),
-    Load("64 streams", 64, 64, 1024, 500, True, "chunk"),
+    Load("1 KB", 2000, 16, 1024),
+    Load("32 KB", 1000, 16, 32 * 1024),
+    Load("1 MB", 60, 4, 1024 * 1024),
+    Load("64 streams", 64, 64, 1024, tokens=500),
+    Load("one at a time", 300, 1, 1024),
+    Load("50 a second", 150, 8, 1024, rate=50.0),
 )
+ROLES = {"regular": ("unified",) * 2, "PD": ("prefill", "prefill", "decode", "decode")}
+POLICY = "round_robin"
+"""Of the peers: the cheapest they have."""
+
+IDLE_S = 2.0
+WARM_UP = Load("warm-up", 300, 16, 1024)
 
 
-class Call:
-    """A sink that counts server-sent events and resolves when the answer is whole."""
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A router that runs, and what it burns when idle. Without a process: the engine itself."""
 
-    def __init__(self, done: asyncio.Future[int]) -> None:
-        self.done, self.status, self.events = done, 0, 0
-
-    def on_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Remember the status."""
-        self.status = status
-
-    def on_body(self, data: bytes) -> None:
-        """Count events."""
-        self.events += data.count(b"data: ")
-
-    def on_end(self) -> None:
-        """Resolve; an answer other than 200 spoils the run."""
-        if self.status == 200:
-            self.done.set_result(self.events)
-        else:
-            self.done.set_exception(RuntimeError(f"answered {self.status}"))
-
-    def on_failure(self, error: Exception) -> None:
-        """A dropped answer spoils the run."""
-        self.done.set_exception(error)
+    name: str
+    port: int
+    idle: Idle | None
 
 
-def request_body(load: Load) -> bytes:
-    """A chat request of about `load.body_bytes`."""
-    body: dict[str, Any] = {
-        "model": "bench", "max_tokens": load.tokens, "stream": load.stream, "temperature": 0.7,
-        "ignore_eos": True, "messages": [{"role": "user", "content": ""}],
-    }  # fmt: skip
-    text = "The quick brown fox jumps over the lazy dog. " * (load.body_bytes // 40)
-    body["messages"][0]["content"] = text[: load.body_bytes - len(json.dumps(body))]
-    return json.dumps(body).encode()
+def line_up(
+    engines: dict[str, Sequence[Engine]], folder: Path, wanted: Sequence[str]
+) -> tuple[list[Contender], list[str]]:
+    """Every router that takes part, and why those that are missing are."""
+    found: list[Contender] = []
+    missing = []
+    wheels = {"pdctl": None, "pdctl compiled": own.compiled_wheel()}
+    for number, (form, wheel) in enumerate(wheels.items()):
+        if form != "pdctl" and wheel is None:
+            missing.append(f"{form} (scripts/compiled makes it)")
+            continue
+        for engine in ("sglang", "vllm"):
+            port = free_port()
+            path = own.topology(folder, f"pdctl-{number}-{engine}", engines[engine], port, engine=engine)
+            found.append(own.contender(f"{form} ({engine})", path, port, engine, compiled=wheel))
+    for peer in peers.PEERS:
+        if not wanted or peer.name in wanted:
+            try:
+                found.append(peer.contender(engines[peer.engine], POLICY))
+            except subprocess.CalledProcessError as error:
+                missing.append(f"{peer.spec} (not installed: {error})")
+    proxy = peers.nginx(engines["sglang"], "sglang", folder)
+    if proxy is None:
+        missing.append("nginx (not installed; Debian: nginx-light)")
+    else:
+        found.append(proxy)
+    return [each for each in found if not wanted or each.name in wanted], missing
 
 
-async def drive(load: Load, port: int) -> int:
-    """Put the load on a router; the number of units it took (requests or chunks)."""
-    pool = Pool(connect_timeout_s=5)
-    body = request_body(load)
-    headers = [("content-type", "application/json")]
-    head = request_head("POST", "/v1/chat/completions", f"127.0.0.1:{port}", headers, len(body))
-    left, units = load.requests, 0
-
-    async def worker() -> None:
-        nonlocal left, units
-        while left > 0:
-            left -= 1
-            connection = await pool.acquire("127.0.0.1", port, 60.0)
-            done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            connection.send(head, (body,), Call(done))
-            events = await asyncio.wait_for(done, 120)
-            units += events if load.stream else 1
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(load.concurrency):
-            tasks.create_task(worker())
-    pool.close()
-    return units
+@contextlib.contextmanager
+def running(
+    contenders: Sequence[Contender], direct: Engine, folder: Path
+) -> Iterator[tuple[list[Started], list[str]]]:
+    """All of them up and warm, and why others are not."""
+    with contextlib.ExitStack() as stack:
+        processes = []
+        missing = []
+        for each in contenders:
+            try:
+                processes.append((each, stack.enter_context(each.running(folder))))
+            except RuntimeError as error:
+                missing.append(str(error).replace("\n", " ")[:300])
+        up = [Started(DIRECT, direct.port, None)]
+        for each, _ in processes:
+            mock.put(WARM_UP, each.port, folder)
+        for each, process in processes:
+            up.append(Started(each.name, each.port, Idle.of(process.pid, IDLE_S)))
+        yield up, missing
 
 
-def cpu_s(process: psutil.Process) -> float:
-    """CPU seconds of every thread of a process and its children, to the nanosecond (schedstat)."""
-    total = 0
-    for one in [process, *process.children(recursive=True)]:
-        for task in Path(f"/proc/{one.pid}/task").iterdir():
-            total += int((task / "schedstat").read_text().split()[0])
-    return total / 1e9
-
-
-def measure(load: Load, port: int, process: psutil.Process) -> float:
-    """CPU microseconds per unit, what the process burns when idle left out."""
-    idle, waited = cpu_s(process), time.monotonic()
-    time.sleep(1.0)
-    idle_rate = (cpu_s(process) - idle) / (time.monotonic() - waited)
-    before, started = cpu_s(process), time.monotonic()
-    units = uvloop.run(drive(load, port))
-    spent = cpu_s(process) - before - idle_rate * (time.monotonic() - started)
-    return 1e6 * spent / units
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def peer_python() -> Path:
-    """The interpreter of the environment the peer is installed in, made on first use."""
-    python = CACHE / PEER / "bin" / "python"
-    if not python.exists():
-        print(f"installing {PEER} into {CACHE}", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", str(CACHE / PEER)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", PEER], check=True)
-    return python
-
-
-def topology(folder: Path, name: str, pools: dict[str, Any], router: dict[str, Any]) -> Path:
-    """Write a topology (JSON is YAML) and return its path."""
-    path = folder / f"{name}.yaml"
-    model = {"path": "sim/bench", "served_name": "bench"}
-    whole = {
-        "name": f"bench-{name}", "model": model, "pools": pools, "router": router,
-        "state_dir": str(folder / f"state-{name}"),
-    }  # fmt: skip
-    path.write_text(json.dumps(whole))
-    return path
-
-
-def up(path: Path) -> list[dict[str, Any]]:
-    """Bring a topology up; its processes as `pdctl ps --json` tells them."""
-    subprocess.run([str(PDCTL), "up", str(path), "--detach"], check=True, stdout=sys.stderr)
-    listed = subprocess.run(
-        [str(PDCTL), "ps", str(path), "--json"], check=True, capture_output=True, text=True
+def take(mode: str, number: int, router: Started, load: Load, folder: Path) -> Sample:
+    """One load put on one router."""
+    meter = router.idle.meter() if router.idle else None
+    seen = mock.put(load, router.port, folder)
+    units = seen.chunks if load.tokens else seen.good
+    cpu_s = meter.read_s() if meter else 0.0
+    return Sample(
+        mode=mode,
+        round=number,
+        router=router.name,
+        load=load.name,
+        cpu_us=1e6 * cpu_s / max(1, units),
+        p50_ms=seen.latency_ms["p50"],
+        p99_ms=seen.latency_ms["p99"],
+        per_s=seen.good / seen.seconds,
+        failed=seen.failed,
     )
-    rows: list[dict[str, Any]] = json.loads(listed.stdout)
-    return rows
 
 
-def start(folder: Path, peers: bool, started: list[Path]) -> dict[str, tuple[int, psutil.Process]]:
-    """Start engines and routers; each router's port and process."""
-    ports = {"pdctl": free_port(), "sglang-router": free_port()}
-    sim = {"engine": "sim", "instances": 2, "options": {"dialect": "sglang", "speed": 2}}
-    pools = {role: {"role": role, **sim} for role in ("prefill", "decode")}
-    started.append(topology(folder, "pdctl", pools, {"listen": f"127.0.0.1:{ports['pdctl']}"}))
-    rows = up(started[-1])
-    routers = {"pdctl": next(r["pid"] for r in rows if r["role"] == "router")}
-    if peers:
-        external: dict[str, Any] = {}
-        for role in ("prefill", "decode"):
-            mine = [r for r in rows if r["role"] == role]
-            urls = [
-                {"url": r["url"]} | ({"bootstrap_port": r["ports"]["bootstrap"]} if role == "prefill" else {})
-                for r in mine
-            ]
-            external[role] = {"role": role, "engine": "sglang", "external": urls}
-        router = {
-            "kind": "sglang-router", "listen": f"127.0.0.1:{ports['sglang-router']}",
-            "runtime": {"python": str(peer_python())},
-            "flags": {"policy": "round_robin", "log-level": "warn"},
-        }  # fmt: skip
-        started.append(topology(folder, "peer", external, router))
-        routers["sglang-router"] = next(r["pid"] for r in up(started[-1]) if r["role"] == "router")
-    return {name: (ports[name], psutil.Process(pid)) for name, pid in routers.items()}
+def measure(
+    mode: str, rounds: int, loads: Sequence[Load], wanted: Sequence[str], folder: Path
+) -> tuple[list[Sample], list[Memory], list[str]]:
+    """A mode's rounds: each load on each router in turn. What failed to start is told, and left out."""
+    samples = []
+    with contextlib.ExitStack() as stack:
+        engines: dict[str, Sequence[Engine]] = {
+            engine: stack.enter_context(mock.engines(folder, engine, ROLES[mode]))
+            for engine in ("sglang", "vllm")
+        }
+        contenders, missing = line_up(engines, folder, wanted)
+        up, failed = stack.enter_context(running(contenders, engines["sglang"][-1], folder))
+        for load in loads:
+            for number, router in in_turn(up, rounds):
+                sample = take(mode, number, router, load, folder)
+                print(sample.line(), file=sys.stderr, flush=True)
+                samples.append(sample)
+        memory = [Memory(mode, each.name, rss_mib(each.idle.pid)) for each in up if each.idle]
+    return samples, memory, [*missing, *failed]
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    p = argparse.ArgumentParser(
+        prog="bench router", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    p.add_argument("--rounds", type=int, default=3, help="of each load on each router")
+    p.add_argument("--mode", choices=MODES, action="append", help="only this one; may be repeated")
+    p.add_argument("--load", choices=[load.name for load in LOADS], action="append", help="only this one")
+    p.add_argument("--router", action="append", default=[], help="only this one, such as pdctl or smg")
+    p.add_argument("--write", action="store_true", help="write the page under docs/benchmarks")
+    args = p.parse_args(argv)
+    if args.rounds < 1:
+        p.error("--rounds: at least one")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the rounds and print a table, or JSON with --json."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", action="store_true", help=f"measure {PEER} beside it")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args(argv)
-    results: dict[tuple[str, str], list[float]] = {}
-    started: list[Path] = []
-    with tempfile.TemporaryDirectory(prefix="pdctl-bench-") as folder:
-        try:
-            routers = start(Path(folder), arguments.peers, started)
-            for port, process in routers.values():
-                measure(LOADS[0], port, process)  # warm-up, not counted
-            for _ in range(arguments.rounds):
-                for load in LOADS:
-                    for name, (port, process) in routers.items():
-                        results.setdefault((name, load.name), []).append(measure(load, port, process))
-        finally:
-            for path in reversed(started):
-                subprocess.run([str(PDCTL), "down", str(path)], check=False, stdout=sys.stderr)
-    units = {load.name: load.unit for load in LOADS}
-    if arguments.json:
-        rows = [
-            {"router": name, "load": load, "cpu_us": values, "per": units[load]}
-            for (name, load), values in results.items()
-        ]
-        about = {"machine": platform.platform(), "cores": os.cpu_count()}
-        print(json.dumps({**about, "results": rows}, indent=1))
-    else:
-        print("CPU microseconds of the router process, min / median / max; simulated engines")
-        for (name, what), values in results.items():
-            figures = f"{min(values):.0f} / {statistics.median(values):.0f} / {max(values):.0f}"
-            print(f"{name:14} {what:12} {figures} per {units[what]}")
-    return 0
+    """0; 1 if requests failed, which would make the figures lies."""
+    args = parse(argv)
+    machine = describe()
+    samples: list[Sample] = []
+    memory: list[Memory] = []
+    missing: list[str] = []
+    loads = [load for load in LOADS if not args.load or load.name in args.load]
+    for mode in args.mode or MODES:
+        with tempfile.TemporaryDirectory(prefix="pdctl-bench-") as folder:
+            taken = measure(mode, args.rounds, loads, args.router, Path(folder))
+        samples += taken[0]
+        memory += taken[1]
+        missing += taken[2]
+    report = routerpage.report(
+        samples, memory, list(dict.fromkeys(missing)), machine, list(map(asdict, loads))
+    )
+    print(report.markdown())
+    if args.write:
+        print(f"wrote {report.write()}", file=sys.stderr)
+    return 1 if any(sample.failed for sample in samples) else 0
 
 
 if __name__ == "__main__":
