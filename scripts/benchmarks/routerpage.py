@@ -191,7 +191,8 @@ def notes(missing: Sequence[str]) -> list[str]:
         "absolute figures move with the machine: compare within one run.",
         "pdctl runs with everything on: the default (SLO) profile, predictor, queue, prefix index, "
         "histograms, full decision log, client keys. The peers run round robin, the cheapest policy they "
-        "have, and log warnings only. nginx passes bytes to the decode engines and knows nothing of prefill: the floor.",
+        "have, and log warnings only. nginx passes bytes to the decode engines and knows nothing of "
+        "prefill: the floor.",
         "Loads: 1 KB and 32 KB with 16 at a time, 1 MB with 4, 64 streams of 500 chunks 10 ms apart; latency "
         "is what a router adds to the median of asking the engine itself.",
     ]
