@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import shutil
 import signal
@@ -13,25 +12,25 @@ import socket
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import httpx
+from chaos_deeds import ENGINES, SPEED, Chaos, send
 from chaos_load import MODEL, Books, Fate, ask, load, make
 
 from orchestrator.launch import report
-from orchestrator.launch.paths import StateDir, controller_pid
+from orchestrator.launch.paths import StateDir
 
 PDCTL = Path(sys.executable).with_name("pdctl")
-SPEED = 20
-"""The engines live that many times as fast."""
-ENGINES = ("prefill-0", "prefill-1", "decode-0", "decode-1")
 FLEETS: dict[str, dict[str, Any]] = {
-    "sglang": {"options": {"dialect": "sglang"}},
+    "sglang": {"options": {"dialect": "sglang", "enable-pd-role-switch": True}},
     "nixl": {"options": {"dialect": "vllm", "lease-s": 60}, "transfer": "nixl"},
     "mooncake": {
         "options": {"dialect": "vllm", "lease-s": 60},
@@ -46,36 +45,63 @@ TIMEOUTS = {
     "total": "30s",
     "hang": "2s",
 }
-RARE = 6
-"""One fault in so many is to the controller or the router."""
-EVERY_S = 1.0
-"""Between two faults, on average."""
 REST_S = 90.0
 """How long it may take until nothing is under way any more; leases and aborts have run out long before."""
 PORTS = 60
+MOST_REMARKS = 20
 
 
 class Deployment:
     """The deployment of one run, by the commands that a person would use."""
 
-    def __init__(self, folder: Path, fleet: str) -> None:
+    def __init__(self, folder: Path, fleet: str, continuation: bool) -> None:
         first = _free_ports()
         self.folder = folder
+        self.fleet = fleet
+        self.script = folder / "faults.json"
+        self.spoil(None)
         self.file = folder / "topology.yaml"
         self.state = StateDir(folder / "state")
         self.url, self.admin = (f"http://127.0.0.1:{first + n}" for n in range(2))
         pool = {"engine": "sim", "instances": 2, "max_restarts": 1000, **FLEETS[fleet]}
         pool["options"] = {**pool["options"], "speed": SPEED}
-        topology = {
+        pools = {role: {"role": role, **pool} for role in ("prefill", "decode")}
+        pools["decode"]["options"] = {**pool["options"], "faults": str(self.script)}
+        self.topology = {
             "name": "chaos",
             "model": {"path": "Qwen/Qwen3-32B", "served_name": MODEL},
             "state_dir": "./state",
             "nodes": [{"name": "local", "ports": f"{first + 2}-{first + PORTS - 1}"}],
-            "pools": {role: {"role": role, **pool} for role in ("prefill", "decode")},
-            "router": {"listen": f"127.0.0.1:{first}", "timeouts": TIMEOUTS, "max_restarts": 1000},
+            "pools": pools,
+            "scheduling": {"decisions": {"record": "full"}},
+            "router": {
+                "listen": f"127.0.0.1:{first}",
+                "timeouts": TIMEOUTS,
+                "max_restarts": 1000,
+                "continuation": continuation,
+            },
         }
-        self.file.write_text(json.dumps(topology, indent=1))
+        self.write()
         self.client = httpx.AsyncClient(trust_env=False, timeout=5.0)
+
+    def write(self) -> None:
+        """Write the topology to its file."""
+        self.file.write_text(json.dumps(self.topology, indent=1))
+
+    def change(self, pool: str, **options: Any) -> None:
+        """Give the engines of a pool other options, in the topology."""
+        made: Any = self.topology["pools"]
+        made[pool]["options"] = {**made[pool]["options"], **options}
+        self.write()
+
+    def spoil(self, prefill: str | None) -> None:
+        """Decode engines that start from now on get garbage from this prefill engine; None: from nobody."""
+        rules = []
+        if prefill is not None:
+            ports = next(i["ports"] for i in self.plan() if i["name"] == prefill)
+            port = ports.get("bootstrap") or ports["side-channel"]
+            rules = [{"kind": "garbage", "peer": f"127.0.0.1:{port}"}]
+        self.script.write_text(json.dumps(rules))
 
     async def pdctl(self, *words: str) -> tuple[int, str]:
         """Run a command to its end; its exit code and what it said."""
@@ -99,8 +125,26 @@ class Deployment:
 
     def engines(self) -> dict[str, str]:
         """The URL of each engine."""
-        plan = json.loads(self.state.plan.read_text())
-        return {one["name"]: one["url"] for one in plan["instances"]}
+        return {one["name"]: one["url"] for one in self.plan()}
+
+    def plan(self) -> list[dict[str, Any]]:
+        """The instances as they are planned."""
+        return list(json.loads(self.state.plan.read_text())["instances"])
+
+    async def faults(self, name: str) -> list[dict[str, Any]]:
+        """The rules in force at an engine; none if it does not answer."""
+        with suppress(httpx.HTTPError):
+            return list((await self.client.get(f"{self.engines()[name]}/sim/faults")).json()["rules"])
+        return []
+
+    async def heal(self, name: str) -> None:
+        """End every fault of an engine; one that refuses connections does so for a while only."""
+        give_up_s = time.monotonic() + REST_S
+        while time.monotonic() < give_up_s:
+            with suppress(httpx.HTTPError):
+                await self.client.delete(f"{self.engines()[name]}/sim/faults")
+                return
+            await asyncio.sleep(0.2)
 
     async def fault(self, name: str, **rule: Any) -> None:
         """Put a fault in force at an engine, if it answers."""
@@ -133,102 +177,26 @@ class Deployment:
         return {**found, "router": "does not answer"}
 
 
-class Chaos:
-    """What is done to a deployment, drawn from a seed."""
+@dataclass
+class Result:
+    """What came of one run."""
 
-    def __init__(self, made: Deployment, rng: Random, books: Books, say: Callable[[str], None]) -> None:
-        self._made = made
-        self._rng = rng
-        self._books = books
-        self._say = say
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.done = 0
-        """Faults so far."""
+    seed: int
+    fleet: str
+    books: Books
+    deeds: Counter[str]
+    wrong: list[str]
+    seconds: float = 0.0
 
-    async def run(self, over: asyncio.Event) -> None:
-        """Do one thing after the other until `over`, and put right what it stopped."""
-        deeds = [*[self._kill] * 5, *[self._stop] * 3, *[self._sick] * 6]
-        rare = [self._kill_controller, self._kill_router, self._replace_router]
-        todo = list(rare)
-        self._rng.shuffle(todo)
-        while not over.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), self._rng.expovariate(1 / EVERY_S))
-                break
-            self.done += 1
-            if self.done % RARE == 2:
-                todo = todo or self._rng.sample(rare, len(rare))
-                deed = todo.pop()
-            else:
-                deed = self._rng.choice(deeds)
-            # Beside the next ones: some take seconds.
-            task = asyncio.create_task(deed())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        await asyncio.gather(*self._tasks)
-
-    async def _kill(self) -> None:
-        name = self._rng.choice(ENGINES)
-        self._say(f"kill -9 {name}")
-        _send(await self._made.pid(name), signal.SIGKILL)
-
-    async def _stop(self) -> None:
-        name, for_s = self._rng.choice(ENGINES), self._rng.uniform(0.3, 6.0)
-        pid = await self._made.pid(name)
-        self._say(f"stop {name} for {for_s:.1f} s")
-        _send(pid, signal.SIGSTOP)
-        await asyncio.sleep(for_s)
-        _send(pid, signal.SIGCONT)
-
-    async def _sick(self) -> None:
-        name, for_s = self._rng.choice(ENGINES), self._rng.uniform(0.3, 4.0) * SPEED
-        rule: dict[str, Any] = self._rng.choice(
-            (
-                {"kind": "slow", "factor": 50.0},
-                {"kind": "close", "after_tokens": self._rng.randrange(8), "rate": 0.5},
-                {"kind": "error", "status": self._rng.choice((500, 503)), "rate": 0.5},
-                {"kind": "hang", "rate": 0.5},
-                {"kind": "truncate", "after_tokens": 3, "rate": 0.5},
-                {"kind": "refuse"},
-                {"kind": "freeze"},
-            )
-        )
-        self._say(f"{rule} at {name} for {for_s / SPEED:.1f} s")
-        await self._made.fault(name, **rule, for_s=for_s)
-
-    async def _kill_controller(self) -> None:
-        self._say("kill -9 controller")
-        _send(controller_pid(self._made.state), signal.SIGKILL)
-        await asyncio.sleep(self._rng.uniform(0.0, 2.0))
-        await self._made.pdctl("up", "--detach", "--timeout", "1s")
-
-    async def _kill_router(self) -> None:
-        pid = await self._made.pid("router")
-        self._say("kill -9 router")
-        down_s = time.monotonic()
-        self._books.kills.append((down_s, float("inf")))
-        place = len(self._books.kills) - 1
-        _send(pid, signal.SIGKILL)
-        while await self._made.pid("router") in (pid, None) or not await self._answers():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-        self._books.kills[place] = (down_s, time.monotonic())
-        self._say(f"a router answers again after {time.monotonic() - down_s:.1f} s")
-
-    async def _answers(self) -> bool:
-        # On a connection of its own: one that is kept may lead to a router that has handed over.
-        with suppress(httpx.HTTPError):
-            async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
-                return (await client.get(f"{self._made.url}/health")).status_code == 200
-        return False
-
-    async def _replace_router(self) -> None:
-        self._say("pdctl restart router")
-        await self._made.pdctl("restart", "router")
+    @property
+    def failures(self) -> int:
+        """What went wrong that may not."""
+        return self.books.failures + len(self.wrong)
 
 
-async def run(made: Deployment, seed: int, requests: int, rate: float, say: Callable[[str], None]) -> int:
-    """One run; how many things went wrong that may not."""
-    rng, books = Random(seed), Books()
+async def run(made: Deployment, given: argparse.Namespace, seed: int, say: Callable[[str], None]) -> Result:
+    """One run."""
+    rng, books, requests = Random(seed), Books(), given.requests
     code, said = await made.pdctl("up", "--detach")
     if code:
         raise SystemExit(said)
@@ -236,34 +204,51 @@ async def run(made: Deployment, seed: int, requests: int, rate: float, say: Call
     chaos = Chaos(made, Random(seed + 1), books, say)
     doing = asyncio.create_task(chaos.run(over))
     asks = [make(rng) for _ in range(requests)]
-    await load(made.url, asks, rate, rng, books)
+    await load(made.url, asks, given.rate, rng, books)
     over.set()
     await doing
+    made.spoil(None)
     for name in ENGINES:
-        _send(await made.pid(name), signal.SIGCONT)
-        with suppress(httpx.HTTPError):
-            await made.client.delete(f"{made.engines()[name]}/sim/faults")
+        send(await made.pid(name), signal.SIGCONT)
     code, said = await made.pdctl("up", "--detach", "--timeout", "90s")
+    await asyncio.gather(*(made.heal(name) for name in ENGINES))
     left = await _rest(made)
     after = Books()
     for _ in range(8):
         await ask(made.client, _to(made.url, rng), after)
     served = after.fates[Fate.COMPLETED] + after.fates[Fate.LEFT]
-    for fate in Fate:
-        if books.fates[fate]:
-            print(f"{books.fates[fate]:6} {fate}")
-    print(f"{chaos.done:6} faults; refused and broken by: {dict(books.reasons.most_common(8))}")
-    for remark in [*books.remarks, *after.remarks]:
-        print(f"! {remark}")
+    books.remarks += after.remarks
     wrong = [
         f"{sum(books.fates.values())} of {requests} requests have a fate" * (books.fates.total() != requests),
         f"the deployment did not come back: {said}" * bool(code),
         f"not at rest: {left}" * bool(left),
         f"afterwards only {served} of 8 were served" * (served != 8),
     ]
-    for line in filter(None, wrong):
-        print(f"! {line}")
-    return books.failures + sum(map(bool, wrong))
+    return Result(seed, made.fleet, books, chaos.deeds, [line for line in wrong if line])
+
+
+def show(result: Result) -> None:
+    """Print what came of a run."""
+    books = result.books
+    for fate in Fate:
+        if books.fates[fate]:
+            print(f"{books.fates[fate]:6} {fate}")
+    print(f"{result.deeds.total():6} deeds: {', '.join(f'{k} {n}' for k, n in result.deeds.most_common())}")
+    print(f"refused and broken by: {dict(books.reasons.most_common(8))}")
+    for remark in [*books.remarks[:MOST_REMARKS], *result.wrong]:
+        print(f"! {remark}")
+    print("FAILED" if result.failures else "ok", f"after {result.seconds:.0f} s", flush=True)
+
+
+def table(results: Sequence[Result]) -> str:
+    """The runs as a table of Markdown."""
+    heads = ["seed", "hand-off", "deeds", "completed", "refused", "error event", "left", "router killed"]
+    heads += ["wrong code", "wrong text", "silent end", "lost", "never ended", "at rest"]
+    rows = [heads, ["---"] * len(heads)]
+    for one in results:
+        counts = [str(one.books.fates[fate]) for fate in Fate]
+        rows.append([str(one.seed), one.fleet, str(one.deeds.total()), *counts, "no" if one.wrong else "yes"])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _to(url: str, rng: Random) -> Any:
@@ -278,12 +263,6 @@ async def _rest(made: Deployment) -> dict[str, Any]:
     return left
 
 
-def _send(pid: int | None, number: signal.Signals) -> None:
-    if pid:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
 def _free_ports() -> int:
     while True:
         first = random.randrange(10_000, 32_000 - PORTS)
@@ -295,41 +274,47 @@ def _free_ports() -> int:
         return first
 
 
-async def _one(given: argparse.Namespace, fleet: str) -> int:
+async def _one(given: argparse.Namespace, seed: int) -> Result:
+    fleet = given.fleet or tuple(FLEETS)[seed % len(FLEETS)]
+    print(f"seed {seed}, {given.requests} requests, {fleet}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="pdctl-chaos-"))
-    made = Deployment(folder, fleet)
+    made = Deployment(folder, fleet, continuation=seed % 2 == 1)
+    begun_s = time.monotonic()
 
     def say(text: str) -> None:
         if given.verbose:
             print(f"{datetime.now():%H:%M:%S.%f} {text}", flush=True)
 
-    wrong = 1
+    failed = True
     try:
-        wrong = await run(made, given.seed, given.requests, given.rate, say)
+        result = await run(made, given, seed, say)
+        failed = bool(result.failures)
+        result.seconds = time.monotonic() - begun_s
+        show(result)
+        return result
     finally:
         await made.pdctl("down", "--force")
         await made.client.aclose()
-        if wrong:
+        if failed:
             print(f"! logs are in {made.state.logs}")
         else:
             shutil.rmtree(folder)
-    return wrong
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 1 if anything happened that may not."""
+    """Run once for each seed; 1 if anything happened that may not."""
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the requests and of what is done to whom")
+    parser.add_argument("--runs", type=int, default=1, help="so many runs, of this seed and those after it")
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=25.0, help="requests per second, on average")
     parser.add_argument("--fleet", choices=FLEETS, help="hand-off (default: one after the other, by seed)")
-    parser.add_argument("--verbose", action="store_true", help="tell of every fault")
+    parser.add_argument("--verbose", action="store_true", help="tell of everything that is done")
     given = parser.parse_args(arguments)
-    fleet = given.fleet or tuple(FLEETS)[given.seed % len(FLEETS)]
-    print(f"seed {given.seed}, {given.requests} requests, {fleet}", flush=True)
-    wrong = asyncio.run(_one(given, fleet))
-    print("FAILED" if wrong else "ok")
-    return 1 if wrong else 0
+    results = [asyncio.run(_one(given, seed)) for seed in range(given.seed, given.seed + given.runs)]
+    if given.runs > 1:
+        print(table(results))
+    return 1 if any(one.failures for one in results) else 0
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from datetime import datetime
 from enum import StrEnum
 from random import Random
 from typing import Any
@@ -58,7 +59,7 @@ class Fate(StrEnum):
 BAD = (Fate.WRONG_CODE, Fate.WRONG_TEXT, Fate.SILENT, Fate.LOST, Fate.STUCK)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ask:
     """One request: where, what, and the text that its answer must be. `leaves`: after that many pieces."""
 
@@ -77,6 +78,8 @@ class Books:
     kills: list[tuple[float, float]] = field(default_factory=list)
     """When the router was killed, and when the next one answered."""
     remarks: list[str] = field(default_factory=list)
+    ids: dict[Ask, str] = field(default_factory=dict)
+    """What the router calls each request."""
 
     def killed(self, begun_s: float, ended_s: float) -> bool:
         """Whether a request of that time may have been on a router that was killed, or met none."""
@@ -116,6 +119,7 @@ async def ask(client: httpx.AsyncClient, one: Ask, books: Books) -> None:
             client.stream("POST", one.path, json=one.body, timeout=PATIENCE_S) as answer,
         ):
             status = answer.status_code
+            books.ids[one] = answer.headers.get("x-pdctl-request-id", "")
             if one.leaves == 0:
                 return _note(books, Fate.LEFT, one)
             if status != 200 or not one.body["stream"]:
@@ -170,7 +174,8 @@ def _note(books: Books, fate: Fate, one: Ask, what: str = "") -> None:
     books.fates[fate] += 1
     if fate in BAD:
         kind = "stream" if one.body["stream"] else "whole"
-        books.remarks.append(f"{fate}: {one.path} {kind} {one.body['max_tokens']} tokens: {what[:200]}")
+        told = f"{one.path} {kind} {one.body['max_tokens']} tokens, id {books.ids.get(one, 'unknown')}"
+        books.remarks.append(f"{datetime.now():%H:%M:%S.%f} {fate}: {told}: {what[:100]}")
 
 
 async def load(url: str, asks: Iterable[Ask], rate: float, rng: Random, books: Books) -> None:

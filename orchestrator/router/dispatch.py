@@ -35,6 +35,9 @@ NO_ROOMS = range(0)
 BLAMELESS = frozenset({"internal", "engine-hung", "connect-failed", "total-deadline", "handoff-expired"})
 """Reasons of failures that are nobody's, or that the registry has found by itself."""
 
+FULL = "engine-queue-full"
+"""The one reason with a 4xx that speaks of the engine: one that always is full is given a rest too."""
+
 
 class Counts(intake.Counts, Protocol):
     """What lives are counted in; `RouterMetrics` is one."""
@@ -315,7 +318,7 @@ class Life(Record):
     def _blame(self, error: RequestError, endpoints: tuple[str, ...]) -> None:
         """Note against whom an engine's failure speaks: its endpoint, and the pair if there is one."""
         home, route = self._home, self.route
-        if error.http_status < 500 or error.reason in BLAMELESS:
+        if (error.http_status < 500 and error.reason != FULL) or error.reason in BLAMELESS:
             return
         for endpoint in endpoints:
             home.road.signs_of(endpoint).failing = True

@@ -215,6 +215,7 @@ class Engine:
         if self._busy:
             return self._now_s
         self.model.slowdown = self.faults.factor()
+        self.model.channel.slowdown = self.faults.factor("slow-link")
         self._now_s = now_s = max(self._now_s, self.clock.now_s())
         events = self.model.advance(now_s)
         if events:

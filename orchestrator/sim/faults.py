@@ -18,6 +18,7 @@ KINDS = {
     "freeze": "nothing that runs goes on; health stays good",
     "die": "the process exits after `after_tokens` output tokens in all (0: at the next request)",
     "slow": "every step takes `factor` times as long",
+    "slow-link": "KV takes `factor` times as long to leave (NIXL: to be fetched)",
     "garbage": "KV received from `peer` (host:port, or * for any) is wrong",
     "truncate": "streams end cleanly after `after_tokens` tokens, without a finish reason or [DONE]",
     "close": "connections are cut after `after_tokens` tokens of their answer",
@@ -141,10 +142,10 @@ class Faults:
             return rule
         return None
 
-    def factor(self) -> float:
-        """How much slower every step is now."""
+    def factor(self, kind: str = "slow") -> float:
+        """How much slower every step is now; with `slow-link`, every transfer of KV."""
         product = 1.0
         for rule in self.rules.values():
-            if rule.kind == "slow":
+            if rule.kind == kind:
                 product *= rule.factor
         return product

@@ -43,7 +43,7 @@ class EngineModel:
         self._q = Queues()
         self._step: _Step | None = None
         self._timers: list[tuple[float, int, What, Job]] = []
-        self._channel = Channel(config.timing, config.link, self.counters)
+        self.channel = Channel(config.timing, config.link, self.counters)
         self._pending: list[Event] = []
 
     def submit(self, job: Job, now_s: float) -> None:
@@ -85,8 +85,8 @@ class EngineModel:
         self._at(now_s)
         job = self._q.reserved.get(job_id)
         if job is not None:
-            self._channel.put(tokens, now_s)
-            self._timer(self._channel.done_s(tokens, now_s), What.ARRIVED, job)
+            self.channel.put(tokens, now_s)
+            self._timer(self.channel.done_s(tokens, now_s), What.ARRIVED, job)
 
     def kv_ready(self, job_id: str, now_s: float, *, first_token: bool) -> None:
         """A reserved DECODE job's KV is here; with `first_token` the peer's token came with it."""
@@ -359,15 +359,15 @@ class EngineModel:
 
     def _push_computed(self, job: Job, now_s: float) -> None:
         """Each chunk's KV leaves as soon as it is computed, if peer and link allow it."""
-        if job.mode is Mode.PREFILL and not job.gated and job.lease_s is None and self._channel.overlaps:
-            self._channel.put(job.computed - job.sent_tokens, now_s)
+        if job.mode is Mode.PREFILL and not job.gated and job.lease_s is None and self.channel.overlaps:
+            self.channel.put(job.computed - job.sent_tokens, now_s)
             job.sent_tokens = job.computed
 
     def _send_off(self, job: Job, now_s: float) -> None:
         """What has not left yet leaves now; SENT when all of it is over."""
-        self._channel.put(job.prompt_tokens - job.sent_tokens, now_s)
+        self.channel.put(job.prompt_tokens - job.sent_tokens, now_s)
         job.sent_tokens = job.prompt_tokens
-        self._timer(self._channel.done_s(job.prompt_tokens, now_s), What.SENT, job)
+        self._timer(self.channel.done_s(job.prompt_tokens, now_s), What.SENT, job)
 
     def _timer(self, at_s: float, what: What, job: Job) -> None:
         self._seq += 1

@@ -392,6 +392,21 @@ async def test_case_37_a_refusal_of_the_request_is_not_tried_again(make: Make) -
     assert rig.metrics.retries == []
 
 
+async def test_case_37_a_full_queue_is_tried_elsewhere_and_speaks_against_its_engine_alone(
+    make: Make,
+) -> None:
+    """As a refusal of another kind does not: one that is always full would cost every request a retry."""
+    rig = await make(roles="uu")
+    rig.engines["u0"].script = answers(429, b'{"error":{"message":"full"}}')
+    rig.scheduler.routes = [Route(decode="u0"), Route(decode="u1")]
+    assert (await rig.ask(PATH, ASK)).status == 200
+    assert rig.fleet.failures == ["u0"]
+    rig.engines["u0"].script = answers(400, b'{"error":{"message":"no"}}')
+    rig.scheduler.routes = [Route(decode="u0")]
+    assert (await rig.ask(PATH, ASK)).status == 400
+    assert rig.fleet.failures == ["u0"]
+
+
 async def test_a_request_that_engines_die_of_ends_two_of_them_at_most(make: Make) -> None:
     async def drop(exchange: Exchange) -> None:
         exchange.abort()

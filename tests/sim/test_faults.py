@@ -79,6 +79,8 @@ def test_slowness_multiplies_and_rules_can_be_lifted() -> None:
     assert made.factor() == 3.0
     made.clear()
     assert (made.factor(), made.first("slow")) == (1.0, None)
+    made.add(parse([{"kind": "slow-link", "factor": 5.0}]))
+    assert (made.factor(), made.factor("slow-link")) == (1.0, 5.0)
 
 
 def test_every_kind_is_in_the_doc() -> None:

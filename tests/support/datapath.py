@@ -37,7 +37,7 @@ from orchestrator.engines.base import (
     Probes,
 )
 from orchestrator.engines.splice import JsonBody
-from orchestrator.errors import BadRequest, LegFailed, NoCapacity, RequestError
+from orchestrator.errors import BadRequest, LegFailed, NoCapacity, Overloaded, RequestError
 from orchestrator.router.app import RouterApp
 from orchestrator.router.road import PROGRESS
 from orchestrator.topology.plan import Credentials, Limits, Plan, RouterPlan, Timeouts
@@ -140,6 +140,8 @@ class Adapter:
     def map_error(self, status: int, body: bytes) -> RequestError:
         """The engine's own message."""
         message = str(orjson.loads(body).get("error", {}).get("message", "?"))
+        if status == 429:
+            return Overloaded(message, reason="engine-queue-full")
         if status == 503:
             return NoCapacity(message, reason="engine-full")
         if status < 500:
