@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from datetime import datetime
 from enum import StrEnum
 from random import Random
 from typing import Any
