@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,7 +54,9 @@ MOST_REMARKS = 20
 class Deployment:
     """The deployment of one run, by the commands that a person would use."""
 
-    def __init__(self, folder: Path, fleet: str, continuation: bool) -> None:
+    def __init__(
+        self, folder: Path, fleet: str, *, continuation: bool, timeouts: Mapping[str, str] = TIMEOUTS
+    ) -> None:
         first = _free_ports()
         self.folder = folder
         self.fleet = fleet
@@ -76,7 +78,7 @@ class Deployment:
             "scheduling": {"decisions": {"record": "full"}},
             "router": {
                 "listen": f"127.0.0.1:{first}",
-                "timeouts": TIMEOUTS,
+                "timeouts": dict(timeouts),
                 "max_restarts": 1000,
                 "continuation": continuation,
             },

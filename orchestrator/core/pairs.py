@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import combinations
 
 from orchestrator.core.breaker import Breaker
 from orchestrator.core.types import Endpoint, Role
@@ -22,6 +23,12 @@ KNOWN = 4
 
 HOLD_S = 10.0
 """How long a pair with a new process is kept from work until it has been tried, where others do the work."""
+
+FIRST_S = 2.0
+"""The same where no pair is known to be good, and requests can wait: a try that tells anything takes less."""
+
+DOUBT_S = 30.0
+"""How long all pairs must contradict what was known until they are believed: the model may be another one."""
 
 NOTHING_S = 5.0
 """When a pair is tried again that told nothing: an engine was busy, or away."""
@@ -75,15 +82,27 @@ class Pairs:
     """Decides what is tried next and what follows; a shell performs the tries. Times are the caller's clock.
 
     An answer is right for a model once an endpoint that serves alone has given it, or two pairs, or the only
-    one there is. `failing` is whether requests have failed over any pair since something went well there.
+    one there is. What was known before (`right`, by model) is given up for what two pairs say that share no
+    endpoint, or all of them for long. `failing` is whether requests have failed over any pair since something
+    went well there. `waits`: requests wait where no pair may be used; then none is used before it is tried.
     """
 
     def __init__(self) -> None:
+        self.waits = False
         self.pairs: dict[Pair, Known] = {}
         self.failing: set[Pair] = set()
         self.lazy = False
         """Some are tried only once they are used."""
-        self._right: dict[str, list[str]] = {}
+        self.right: dict[str, list[str]] = {}
+        self._doubted_s: dict[str, float] = {}
+
+    @property
+    def untried(self) -> bool:
+        """Whether a pair that may be used is still to be tried for the first time."""
+        return any(
+            k.ready and k.wanted and k.standing is Standing.UNTRIED and not k.nothing
+            for k in self.pairs.values()
+        )
 
     def observe(self, endpoints: Iterable[Endpoint], now_s: float) -> None:
         """Take the endpoints as they are now: a new one, or a new process, has to be tried."""
@@ -93,7 +112,10 @@ class Pairs:
             known = self.pairs.get(pair)
             if known is None or known.lives != lives:
                 known = Known(two.model, lives, now_s, wanted=wanted)
-            known.ready = one.ready and two.ready
+            ready = one.ready and two.ready
+            if ready and not known.ready and known.standing is Standing.UNTRIED:
+                known.since_s = now_s
+            known.ready = ready
             known.wanted |= wanted
             seen[pair] = known
         self.pairs = seen
@@ -126,7 +148,7 @@ class Pairs:
         elif found is Found.FAILED:
             known.answer, known.garbage = None, False
             # If none was ever right, it may be the question.
-            self._miss(known, "its tries fail", now_s, counts=known.model in self._right)
+            self._miss(known, "its tries fail", now_s, counts=known.model in self.right)
         else:
             known.answer = str(found)
             self._answered(pair, known, str(found), now_s)
@@ -166,12 +188,10 @@ class Pairs:
         good = Counter(known.model for known in self.pairs.values() if known.standing is Standing.GOOD)
         found: dict[str, set[str]] = {}
         for (prefill, decode), known in self.pairs.items():
-            held = (
-                known.standing is Standing.UNTRIED
-                and known.wanted
-                and good[known.model] > 0
-                and now_s - known.since_s < HOLD_S
-            )
+            held = False
+            if known.standing is Standing.UNTRIED and known.wanted:
+                hold_s = HOLD_S if good[known.model] else FIRST_S if self.waits and not known.nothing else 0.0
+                held = now_s - known.since_s < hold_s
             doubted = known.standing in (Standing.SUSPECT, Standing.BAD)
             # One that fails is kept apart where others are left to do the work; else clients are told.
             if held or (doubted and (known.garbage or good[known.model] > 0)):
@@ -194,17 +214,21 @@ class Pairs:
     # -- what follows from a try
 
     def _answered(self, pair: Pair, known: Known, answer: str, now_s: float) -> None:
-        right = self._right.get(known.model)
+        right = self.right.get(known.model)
         if right is None:
             votes = sum(k.answer == answer for k in self.pairs.values() if k.model == known.model)
             alone = sum(k.wanted for k in self.pairs.values() if k.model == known.model) == 1
             if not pair[0] or votes >= 2 or alone:
-                self._right[known.model] = [answer]
+                self.right[known.model] = [answer]
                 self._recheck(known.model, now_s)
         elif not pair[0] and answer not in right and known.standing is Standing.GOOD and len(right) < KNOWN:
             right.append(answer)
-        right = self._right.get(known.model)
+        right = self.right.get(known.model)
+        if right is not None and answer not in right and self._believed(known.model, answer, now_s):
+            self.right[known.model] = right = [*right[1 - KNOWN :], answer]
+            self._recheck(known.model, now_s)
         if right is None or answer in right:
+            self._doubted_s.pop(known.model, None)
             known.standing, known.why = Standing.GOOD, ""
             known.wrong = known.failures = known.nothing = 0
             known.garbage = False
@@ -213,10 +237,22 @@ class Pairs:
             known.garbage = True
             self._miss(known, "its answer to a known question is wrong", now_s, counts=True)
 
+    def _believed(self, model: str, answer: str, now_s: float) -> bool:
+        """Whether an answer is right though another one was: nobody gives that one any more."""
+        mine = {pair: known for pair, known in self.pairs.items() if known.model == model}
+        if any(known.standing is Standing.GOOD for known in mine.values()):
+            return False
+        same = [pair for pair, known in mine.items() if known.answer == answer]
+        if any(set(one).isdisjoint(two) for one, two in combinations(same, 2)):
+            return True
+        if any(known.answer not in (None, answer) for known in mine.values()):
+            return False
+        return now_s - self._doubted_s.setdefault(model, now_s) >= DOUBT_S
+
     def _recheck(self, model: str, now_s: float) -> None:
         """What is right has just been found out: those that had said otherwise are asked again."""
         for known in self.pairs.values():
-            if known.model == model and known.answer not in (None, *self._right[model]):
+            if known.model == model and known.answer not in (None, *self.right[model]):
                 self._suspect(known, "it answers a known question differently", now_s)
 
     def _miss(self, known: Known, why: str, now_s: float, *, counts: bool) -> None:

@@ -19,6 +19,7 @@ from orchestrator.engines.splice import JsonBody
 from orchestrator.errors import LegFailed, RequestError
 from orchestrator.router.ask import Reply, TooLong, ask
 from orchestrator.router.endpoints import Registry
+from orchestrator.router.rightanswers import AnswerFile
 from orchestrator.router.rooms import Rooms
 from orchestrator.wire.client import Pool, WireError
 
@@ -85,8 +86,10 @@ class Canaries:
         counts: Counts,
         clock: Clock,
         key: Callable[[], str | None],
+        answers: AnswerFile | None = None,
     ) -> None:
         self._registry = registry
+        self._answers = answers or AnswerFile(None)
         self.pairs = home.pairs
         self._home = home
         self._pool = pool
@@ -100,10 +103,18 @@ class Canaries:
         self._task: asyncio.Task[None] | None = None
         registry.on_alarm(self.alarm)
 
-    def start(self, wanted: bool = True) -> None:
-        """Begin to look, if that is wanted."""
+    def start(self, wanted: bool = True, waits: bool = False) -> None:
+        """Begin to look, if that is wanted. `waits`: requests wait where no pair may be used."""
         if wanted:
+            self.pairs.waits = waits
+            self.pairs.right |= self._answers.load()
+            self._registry.on_join(self.look)
             self._task = asyncio.create_task(self._watch(), name="canaries")
+
+    @property
+    def settled(self) -> bool:
+        """Whether all pairs have been tried that can be."""
+        return self._task is None or not self.pairs.untried
 
     def alarm(self, endpoint: str, alarm: str) -> None:
         """Something has happened to an endpoint's KV that must not."""
@@ -187,6 +198,7 @@ class Canaries:
             self._home.rooms.free(rooms)
         now_s = self._clock.now_s()
         self.pairs.tried(pair, lives, found, now_s)
+        self._answers.save(self.pairs.right)
         known = self.pairs.pairs.get(pair)
         result = str(found) if isinstance(found, Found) else "nothing" if known is None else known.standing
         self._counts.canary(*pair, str(result))

@@ -10,8 +10,6 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from orchestrator.clock import Clock
-from orchestrator.core.breaker import Circuit
-from orchestrator.core.ramp import allowance
 from orchestrator.core.types import Endpoint, Inflight, Load, PathKind, Snapshot
 from orchestrator.engines.base import Engine
 from orchestrator.engines.told import Side, contradictions, grave
@@ -212,12 +210,13 @@ class Registry(Listeners):
 
     def keep_apart(self, apart: Mapping[str, frozenset[str]]) -> None:
         """By endpoint, those whom it must not be paired with: decode sides, or itself if it serves alone."""
-        for name, state in self._states.items():
-            shuns = apart.get(name, _NOBODY)
-            if shuns != state.shuns:
-                was, state.shuns = state.ready, shuns
-                state.why = "gives wrong answers" if state.bad else state.why
-                self._moved(state, was, "pair")
+        moved = [(s, s.ready) for name, s in self._states.items() if s.shuns != apart.get(name, _NOBODY)]
+        for state, _ in moved:
+            state.shuns = apart.get(state.plan.name, _NOBODY)
+            state.why = "gives wrong answers" if state.bad else state.why
+            state.changed()
+        for state, was in moved:
+            self._moved(state, was, "pair")
 
     def hangs(self, endpoint_id: str, silent_s: float) -> None:
         """It has work, and has shown no sign of life for so long: nothing for it until it is tried again."""
@@ -244,7 +243,7 @@ class Registry(Listeners):
         if state.breaker.look(self._clock.now_s()):
             self._moved(state, was, "half-open")
             was = state.ready
-        cap = self._cap(state)
+        cap = state.allowed(self._clock.now_s())
         if cap != state.cap:
             state.cap = cap
             state.changed()
@@ -274,6 +273,10 @@ class Registry(Listeners):
         state.joined, state.hung, state.why, state.stuck = True, False, "", ""
         state.breaker.reset()
         state.moved_s = self._clock.now_s()
+        state.changed()
+        self._snapshot = None
+        for on_join in self._on_join:
+            on_join()
         self._sort_out(state, was, "probe")
 
     def loaded(self, endpoint_id: str, load: Load) -> None:
@@ -370,15 +373,10 @@ class Registry(Listeners):
         self._sort_out(state, was, "incarnation")
         self._tell(self._on_suspect, state.plan.name)
 
-    def _cap(self, state: State) -> int | None:
-        """How much it may be given at once."""
-        tried = state.breaker.circuit is Circuit.CLOSED
-        return allowance(self._clock.now_s() - state.since_s, tried=tried)
-
     def _moved(self, state: State, was: bool, cause: str) -> None:
         if state.ready != was:
             state.since_s = self._clock.now_s()
-        state.cap = self._cap(state)
+        state.cap = state.allowed(self._clock.now_s())
         state.changed()
         if state.ready != was:
             to = "ready" if state.ready else "out"

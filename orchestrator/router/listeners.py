@@ -14,6 +14,7 @@ class Listeners:
         self._on_suspect: list[Callable[[str], None]] = []
         self._on_hung: list[Callable[[str, str], None]] = []
         self._on_alarm: list[Callable[[str, str], None]] = []
+        self._on_join: list[Callable[[], None]] = []
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` after every change of the snapshot."""
@@ -34,6 +35,10 @@ class Listeners:
     def on_alarm(self, callback: Callable[[str, str], None]) -> None:
         """Call `callback(endpoint_id, alarm)` when an engine counts what must not happen to KV."""
         self._on_alarm.append(callback)
+
+    def on_join(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when an endpoint has joined, before anybody may give it work."""
+        self._on_join.append(callback)
 
     @staticmethod
     def _tell(callbacks: Iterable[Callable[[str], None]], endpoint_id: str) -> None:

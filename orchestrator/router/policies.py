@@ -67,6 +67,11 @@ class Policies:
         """The profile in force, its policies under watch."""
         return self._guard.watch(self._built)
 
+    @property
+    def waits(self) -> bool:
+        """Whether requests wait in the router where nobody may take them now."""
+        return isinstance(self._built, LateProfile)
+
     def over(self, scheduler: Scheduler) -> Scheduler:
         """`scheduler` with its decisions timed and the requests it is offered remembered."""
         return cast(Scheduler, _Over(scheduler, self._guard, self.recent))

@@ -33,6 +33,7 @@ from orchestrator.router.kvside import KvSide
 from orchestrator.router.listening import Listening
 from orchestrator.router.openfiles import raise_fd_limit
 from orchestrator.router.policies import Policies
+from orchestrator.router.rightanswers import AnswerFile
 from orchestrator.router.rooms import PagedRandom
 from orchestrator.router.scrape import Prober
 from orchestrator.topology.plan import Plan, RouterPlan
@@ -124,14 +125,13 @@ class Router:
             self._prober.poll,
             tokens=self._kv.tokens,
         )
-        self._canaries = self._make_canaries()
+        self._canaries = self._make_canaries(AnswerFile.beside(socket, self.registry))
         self.metrics.watch(lambda: self.scheduler.ledger.snapshot(self._clock.now_s()))
         self.admin = Admin(self._control(), router.credentials.admin_key)
 
-    def _make_canaries(self) -> Canaries:
-        made = Canaries(
-            self.registry, self.app, self._probe_pool, self.metrics, self._clock, lambda: self._prober.key
-        )
+    def _make_canaries(self, answers: AnswerFile) -> Canaries:
+        registry, pool, metrics = self.registry, self._probe_pool, self.metrics
+        made = Canaries(registry, self.app, pool, metrics, self._clock, lambda: self._prober.key, answers)
         figures.follow(self.metrics, lambda: self.scheduler.cached, self.predictor, made.counts)
         return made
 
@@ -150,6 +150,7 @@ class Router:
     async def start(self) -> None:
         """Listen and probe. Raises LaunchError when an address is taken or cannot be had."""
         router = own_plan(self._plan)
+        self._canaries.start(router.canaries, self.policies.waits)
         self._prober.sync()
         try:
             if self._listening.follows:
@@ -158,7 +159,6 @@ class Router:
         except PdctlError:
             await self.close()
             raise
-        self._canaries.start(router.canaries)
         self._tick_lag(None)
         log.info(
             "serving",
@@ -255,12 +255,12 @@ class Router:
         return {"endpoints": len(plan.instances), "needs_restart": stale, "policies": tried}
 
     async def _meet_engines(self) -> None:
-        """Return when every engine is known, or after `WARM_S`: one may be down for good."""
-        loop = asyncio.get_running_loop()
+        """Return when every engine is known and tried, or after `WARM_S`: one may be down for good."""
+        loop, met = asyncio.get_running_loop(), False
         give_up_s = loop.time() + WARM_S
-        states = self.registry.states
-        while not all(s.joined for s in states()) and loop.time() < give_up_s:  # noqa: ASYNC110
+        while not met and loop.time() < give_up_s:
             await asyncio.sleep(MEET_S)
+            met = all(s.joined for s in self.registry.states()) and self._canaries.settled
 
     def _control(self) -> Control:
         return Control(

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.core.breaker import Breaker
+from orchestrator.core.breaker import Breaker, Circuit
+from orchestrator.core.ramp import allowance
 from orchestrator.core.types import Endpoint, Load
 from orchestrator.engines.base import Engine
 from orchestrator.router.health import Health
@@ -85,6 +86,10 @@ class State:
         mine, theirs = self.plan, other.plan
         same = mine.role is theirs.role and mine.model == theirs.model
         return other is not self and other.ready and same
+
+    def allowed(self, now_s: float) -> int | None:
+        """How much it may be given at once."""
+        return allowance(now_s - self.since_s, tried=self.breaker.circuit is Circuit.CLOSED)
 
     def changed(self) -> None:
         """What `endpoint` gives has to be made anew."""

@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.pairs import HOLD_S, KNOWN, MAX_PAIRS, NOTHING_S, TRIES, Found, Pair, Pairs, Standing
+from orchestrator.core.pairs import (
+    DOUBT_S,
+    FIRST_S,
+    HOLD_S,
+    KNOWN,
+    MAX_PAIRS,
+    NOTHING_S,
+    TRIES,
+    Found,
+    Pair,
+    Pairs,
+    Standing,
+)
 from orchestrator.core.types import Endpoint, Role
 
 RIGHT, WRONG = " 10 11", " of the"
@@ -245,7 +257,7 @@ def test_few_answers_are_kept_for_a_model() -> None:
         fleet.says = lambda _, n=n: f"answer {n}"  # type: ignore[misc]
         fleet.restart("u0")
         fleet.run(100.0)
-    assert len(fleet.pairs._right["m"]) <= KNOWN
+    assert len(fleet.pairs.right["m"]) <= KNOWN
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -268,3 +280,58 @@ def test_a_pair_that_fails_is_kept_apart_only_where_others_are_left() -> None:
     fleet.says = wrong(("p0", "d0"))
     fleet.run(100.0)
     assert fleet.apart() == {"p0": {"d0"}}, "wrong text is worse than none"
+
+
+def test_case_17_what_an_earlier_router_knew_tells_a_wrong_pair_that_is_the_first_to_answer() -> None:
+    fleet = Fleet(says=wrong(("p0", "d0")))
+    fleet.pairs.right = {"m": [RIGHT]}
+    fleet.endpoints = {"p0": endpoint("p0"), "d0": endpoint("d0"), "d1": endpoint("d1", ready=False)}
+    fleet.run()
+    assert fleet.standing("p0", "d0") is Standing.BAD
+    assert fleet.apart() == {"p0": {"d0"}}
+
+
+def test_case_17_where_requests_wait_no_pair_is_used_before_it_is_tried() -> None:
+    pairs = Pairs()
+    both = [endpoint("p0"), endpoint("d0")]
+    pairs.observe(both, 0.0)
+    assert pairs.apart(0.0) == {}, "where they do not wait, they would be refused"
+    pairs.waits = True
+    assert (pairs.apart(0.0), pairs.untried) == ({"p0": {"d0"}}, True)
+    assert pairs.apart(FIRST_S) == {}, "not for ever"
+    pairs.tried(("p0", "d0"), ("1", "1"), Found.NOTHING, 0.0)
+    assert (pairs.apart(0.0), pairs.untried) == ({}, False), "it cannot be found out now"
+
+
+def test_a_pair_waits_for_its_try_from_the_moment_both_sides_are_there() -> None:
+    pairs = Pairs()
+    pairs.waits = True
+    pairs.observe([endpoint("p0"), endpoint("d0", ready=False)], 0.0)
+    pairs.observe([endpoint("p0"), endpoint("d0")], 100.0)
+    assert pairs.apart(100.0) == {"p0": {"d0"}}
+
+
+def test_another_answer_is_believed_of_two_pairs_that_share_no_endpoint() -> None:
+    fleet = Fleet("p0", "p1", "d0", "d1")
+    for name in fleet.endpoints:
+        fleet.restart(name)
+    fleet.says = lambda pair: WRONG if "p0" in pair else RIGHT
+    fleet.run()
+    assert fleet.standing("p0", "d0") is Standing.BAD
+    fleet.says = lambda _: "another model's"
+    for name in fleet.endpoints:
+        fleet.restart(name)
+    fleet.run()
+    fleet.run(NOTHING_S)
+    assert {known.standing for known in fleet.pairs.pairs.values()} == {Standing.GOOD}
+
+
+def test_another_answer_of_the_only_pair_is_believed_after_a_while() -> None:
+    fleet = Fleet("p0", "d0")
+    fleet.says = lambda _: "another model's"
+    fleet.restart("p0")
+    fleet.run()
+    assert fleet.standing("p0", "d0") is Standing.BAD
+    for _ in range(4):
+        fleet.run(DOUBT_S / 2)
+    assert fleet.standing("p0", "d0") is Standing.GOOD

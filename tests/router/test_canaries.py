@@ -33,6 +33,9 @@ class Apart(Fleet):
     def on_alarm(self, callback: Callable[[str, str], None]) -> None:
         self.alarm = callback
 
+    def on_join(self, callback: Callable[[], None]) -> None:
+        """Endpoints are all there from the start."""
+
 
 class Bench:
     """Two prefill and two decode engines and the canaries between them, looked after by hand."""
