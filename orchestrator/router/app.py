@@ -295,10 +295,7 @@ class RouterApp:
         self._signs.pop(endpoint_id, None)
 
     def _period_s(self) -> float:
-        timeouts = self._dispatch.settings.timeouts
-        stages = (timeouts.prefill_s, timeouts.first_token_s, timeouts.inter_token_s, timeouts.total_s)
-        shortest_s = min(*stages, timeouts.hang_s)
-        return min(0.5, max(0.01, shortest_s / 4))
+        return min(0.5, max(0.01, self._dispatch.settings.shortest_s / 4))
 
     def _tick(self) -> None:
         now_s = self._clock.now_s()

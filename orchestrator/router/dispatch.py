@@ -221,6 +221,7 @@ class Life(Record):
                 continues = home.settings.continues(self._ask.view.slo_class)
                 answer = handover.answer(self.exchange, self, self._ask, len(items), continues)
                 self._lasting = answer if isinstance(answer, Lasting) else None
+            self.timeouts = home.settings.class_timeouts.get(self._ask.view.slo_class or "")
             late = decision.provisional
             if late:
                 home.desk.expect(self.id, self._rebound)

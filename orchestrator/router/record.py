@@ -6,6 +6,7 @@ from orchestrator.core.contracts import Assign, Bind, Reject
 from orchestrator.core.types import End, Outcome, PathKind, RequestView, Route
 from orchestrator.errors import RequestError
 from orchestrator.router.stream import NO_USAGE, Usage
+from orchestrator.topology.plan import Timeouts
 
 CLIENT_LEFT = 499
 """The status logged for a client that left before it had one (nginx's convention)."""
@@ -18,14 +19,14 @@ class Record:
     the time from the mark before it, `since_s` (see `mark`). `view`, `assign`, `bind` and `reject` are what
     was decided about and how; `tries` the attempts that failed: route, reason, and when after its arrival.
     `clamped_from` is the SLO class it asked for and may not use; `explains`: its answer tells of its
-    decision. `status` is what the client was or would have been told; `ended_s` when it had everything,
-    though a leg may answer later.
+    decision. `timeouts` are its deadlines, where its class has some of its own. `status` is what the client
+    was or would have been told; `ended_s` when it had everything, though a leg may answer later.
     """
 
     __slots__ = (
         "arrived_s", "assign", "attempts", "bind", "clamped_from", "client_id", "end", "ended_s", "explains",
         "first_s", "id", "kind", "message", "model", "reason", "reject", "route", "since_s", "stages",
-        "status", "submitted", "tenant", "tries", "usage", "view",
+        "status", "submitted", "tenant", "timeouts", "tries", "usage", "view",
     )  # fmt: skip
 
     def __init__(self, request_id: str, kind: PathKind, arrived_s: float) -> None:
@@ -50,6 +51,7 @@ class Record:
         self.assign: Assign | None = None
         self.bind: Bind | None = None
         self.reject: Reject | None = None
+        self.timeouts: Timeouts | None = None
         self.clamped_from: str | None = None
         self.explains = False
         self.tries: tuple[tuple[Route | None, str, float], ...] = ()

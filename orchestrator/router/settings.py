@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core.classes import NOTHING, Chosen, ClassRules
 from orchestrator.core.tenants import TenantLimits
 from orchestrator.router.clients import Clients
 from orchestrator.topology.plan import Limits, Plan, Timeouts
-from orchestrator.topology.slo import class_rules, tenant_limits
+from orchestrator.topology.slo import class_rules, stage_timeouts, tenant_limits
 from orchestrator.wire.exchange import Exchange
 from orchestrator.wire.limits import WireLimits
 
@@ -41,6 +41,8 @@ class Settings:
     tenants: Mapping[str, TenantLimits]
     headers: str = "on_request"
     continuation: bool = False
+    class_timeouts: Mapping[str, Timeouts] = field(default_factory=dict)
+    """Of SLO classes that have some of their own."""
 
     @classmethod
     def of(cls, plan: Plan, policy_headers: Collection[str] = ()) -> Settings:
@@ -61,6 +63,7 @@ class Settings:
             tenants=tenant_limits(router),
             headers=router.decisions.headers,
             continuation=router.continuation,
+            class_timeouts=stage_timeouts(router),
         )
 
     def explains(self, exchange: Exchange) -> bool:
@@ -68,6 +71,15 @@ class Settings:
         if self.headers == "on_request":
             return exchange.header(EXPLAIN_HEADER) == b"1"
         return self.headers == "always"
+
+    @property
+    def shortest_s(self) -> float:
+        """The shortest deadline of any stage of any class, a hang included."""
+        stages = [
+            (t.prefill_s, t.first_token_s, t.inter_token_s, t.total_s, t.hang_s)
+            for t in (self.timeouts, *self.class_timeouts.values())
+        ]
+        return min(map(min, stages))
 
     def continues(self, slo_class: str | None) -> bool:
         """Whether a stream of this class goes on elsewhere if its engine fails in the middle."""

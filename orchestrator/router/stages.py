@@ -40,7 +40,7 @@ def look(
     A leg that is overdue is late too if its endpoint has meanwhile answered what it was sent after it: that
     one was lost there. `paused`: the client itself does not read just now.
     """
-    timeouts = road.timeouts
+    timeouts = record.timeouts or road.timeouts
     next_s = record.arrived_s + timeouts.total_s
     if now_s > next_s:
         return Look(Late(_error("the request", "total", timeouts.total_s), None), (), now_s)

@@ -103,13 +103,20 @@ def _leaves_room(ttft: Target, e2e: Target) -> bool:
 
 
 def waits(inputs: Inputs) -> Iterator[Problem]:
-    """No class waits longer than the router lets anything wait."""
+    """No class waits longer than the router lets anything wait, for an endpoint or for an engine."""
     queue_s = inputs.topology.router.timeouts.queue_s
     classes: Mapping[str, SloClass] = resolved(inputs.topology)
     for name, slo in classes.items():
         if slo.max_wait is not None and slo.max_wait > queue_s:
             message = f"is never reached: router.timeouts.queue is {queue_s:g} s"
             yield _about(inputs, name, "max_wait", message)
+        # Engines that wait for each other have been told how long the router does.
+        stages = {} if slo.timeouts is None else slo.timeouts.model_dump(exclude_none=True)
+        for stage, limit_s in stages.items():
+            most_s = getattr(inputs.topology.router.timeouts, stage)
+            if limit_s > most_s:
+                message = f"is over router.timeouts.{stage}, which is {most_s:g} s"
+                yield _about(inputs, name, f"timeouts.{stage}", message)
 
 
 def _about(inputs: Inputs, name: str, field: str, message: str) -> Problem:

@@ -108,8 +108,8 @@ CLASS_POOLS = Rule(
 )
 PROMISES = Rule(
     "promises",
-    "An `e2e` that leaves no time after `ttft`, reserves that leave nothing, or a `max_wait` over "
-    "`router.timeouts.queue`.",
+    "An `e2e` that leaves no time after `ttft`, reserves that leave nothing, or a `max_wait` or "
+    "one of `timeouts` over that of `router.timeouts`.",
     "The promise cannot be kept, or never counts.",
     "Widen the one or narrow the other.",
     fixed=True,

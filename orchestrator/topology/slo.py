@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator.core.classes import ClassRules, LongPrompts, PriorityRange, TenantClasses
 from orchestrator.core.slo import Priority, SloClass, Target, Unattainable
 from orchestrator.core.tenants import Rate, TenantLimits
 from orchestrator.topology import slo_schema
-from orchestrator.topology.plan import RouterPlan
+from orchestrator.topology.plan import RouterPlan, Timeouts
 from orchestrator.topology.schema import Topology
 
 SHIPPED: Mapping[str, slo_schema.SloClass] = {
@@ -65,7 +65,10 @@ def class_data(slo: slo_schema.SloClass, queue_s: float, continuation: bool = Fa
     """A class as plain data of the plan. `queue_s` is the longest that anything may wait, `continuation` the
     router's own setting."""
     targets = {name: getattr(slo, name) for name in ("ttft", "itl", "tpot", "e2e")}
+    stages = {} if slo.timeouts is None else slo.timeouts.model_dump(exclude_none=True)
+    timeouts = {"timeouts": {f"{stage}_s": limit_s for stage, limit_s in stages.items()}} if stages else {}
     return {
+        **timeouts,
         **{name: None if target is None else asdict(target) for name, target in targets.items()},
         "priority": slo.priority,
         "unattainable": slo.unattainable,
@@ -107,6 +110,15 @@ def slo_class(name: str, data: Mapping[str, Any]) -> SloClass:
         given["unattainable"] = Unattainable(data["unattainable"])
     given |= {field: data[field] for field in ("reserve", "max_wait_s", "continuation") if field in data}
     return SloClass(name, **given)
+
+
+def stage_timeouts(router: RouterPlan) -> dict[str, Timeouts]:
+    """The deadlines of the classes that have some of their own."""
+    return {
+        name: replace(router.timeouts, **data["timeouts"])
+        for name, data in router.slo_classes.items()
+        if data.get("timeouts")
+    }
 
 
 def slo_classes(router: RouterPlan) -> dict[str, SloClass]:

@@ -110,6 +110,15 @@ class LongPrompts(Strict):
     use: Name = Field(description="The class they are of; best one with a `reserve`.")
 
 
+class StageTimeouts(Strict):
+    """Deadlines of the stages of a class's requests, in place of those of `router.timeouts`."""
+
+    prefill: Duration | None = Field(None, description="For the prefill leg to answer.")
+    first_token: Duration | None = Field(None, description="For the first byte of the answer.")
+    inter_token: Duration | None = Field(None, description="Between two pieces of a stream.")
+    total: Duration | None = Field(None, description="For the whole request.")
+
+
 class SloClass(Strict):
     """What a kind of request is promised: durations that 99 % keep, or `{p95: 1.5s}`; see slo.md.
 
@@ -149,6 +158,11 @@ class SloClass(Strict):
         None,
         description="Longest wait of what is not rejected before. Default: `router.timeouts.queue`, which it "
         "may not exceed.",
+    )
+    timeouts: StageTimeouts | None = Field(
+        None,
+        description="Its own deadlines of the stages: a leg past one is aborted and the request tried "
+        "elsewhere, or ended. Those of `router.timeouts` are the longest. Default: these.",
     )
     continuation: bool | None = Field(
         None,

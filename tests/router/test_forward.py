@@ -464,6 +464,17 @@ async def test_case_19_prefill_has_a_deadline(make: Make) -> None:
     await rig.until(lambda: all(engine.aborted for engine in rig.engines.values()))
 
 
+async def test_case_19_a_class_may_have_deadlines_of_its_own(make: Make) -> None:
+    rig = await make(slo_classes={"soon": {"timeouts": {"prefill_s": 0.05}}, "late": {}})
+    rig.engines["p0"].script = rig.engines["d0"].script = hangs
+    client = await rig.client()
+    await client.send("/v1/completions", STREAM, headers={"x-pdctl-class": "late"})
+    reply = await rig.ask("/v1/completions", STREAM, headers={"x-pdctl-class": "soon"})
+    assert (reply.status, reply.error["code"]) == (504, "prefill-deadline")
+    assert rig.app.inflight == 1, "the other class waits by the router's deadlines"
+    client.close()
+
+
 @BOTH
 async def test_case_19_the_first_token_has_a_deadline(make: Make, chained: bool) -> None:
     rig = await make(adapter=Adapter(chained=chained), **soon(first_token=0.05))

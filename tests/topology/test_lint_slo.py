@@ -64,6 +64,10 @@ def pools(site) -> str:
             "slo_classes: {a: {max_wait: 11m}}\n",
             "slo_classes.a.max_wait: is never reached: router.timeouts.queue is 600 s [promises]",
         ),
+        (
+            "slo_classes: {a: {timeouts: {prefill: 6m, total: 2m}}}\n",
+            "slo_classes.a.timeouts.prefill: is over router.timeouts.prefill, which is 300 s [promises]",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_told_at_its_line(site, pools: str, text: str, expected: str) -> None:

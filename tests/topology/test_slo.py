@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,14 @@ from orchestrator.core.classes import Chosen
 from orchestrator.core.slo import Priority, SloClass, Target, Unattainable
 from orchestrator.core.tenants import Rate, TenantLimits
 from orchestrator.topology.plan import Decisions, dump, parse
-from orchestrator.topology.slo import SHIPPED, class_rules, slo_class, slo_classes, tenant_limits
+from orchestrator.topology.slo import (
+    SHIPPED,
+    class_rules,
+    slo_class,
+    slo_classes,
+    stage_timeouts,
+    tenant_limits,
+)
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "slo.md"
 
@@ -74,6 +82,12 @@ def test_every_field_arrives(site, pair: str) -> None:
         reserve=0.25,
         max_wait_s=9.0,
     )
+
+
+def test_case_19_deadlines_of_a_class_stand_in_for_the_routers(site, pair: str) -> None:
+    text = "slo_classes: {a: {timeouts: {prefill: 9s, inter_token: 2s}}, b: {timeouts: {}}}\n"
+    router = site.plan(pair + text).router
+    assert stage_timeouts(router) == {"a": replace(router.timeouts, prefill_s=9.0, inter_token_s=2.0)}
 
 
 def test_the_plan_carries_them_through_its_file(site, pair: str) -> None:
