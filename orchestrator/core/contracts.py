@@ -16,6 +16,7 @@ from orchestrator.core.decisions import (
     Poll,
     PrefixReader,
     Reject,
+    Slice,
     Spent,
     Waiting,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "Reject",
     "Scheduler",
     "Scorer",
+    "Slice",
     "Spent",
     "Waiting",
 ]
@@ -46,8 +48,8 @@ class Scheduler(Protocol):
     """The port between the router and whatever decides.
 
     Each call returns the decisions that became due by it, for any request; every submitted request
-    gets exactly one Decision, and exactly one `finish` ends it. No call blocks or does I/O, so that
-    the same port works as calls in one process and as frames between processes.
+    gets exactly one Decision (before it perhaps some Slices), and exactly one `finish` ends it. No call
+    blocks or does I/O, so that the same port works as calls in one process and as frames between processes.
     """
 
     def submit(self, request: RequestView, now_s: float) -> Sequence[Decision]:
@@ -55,7 +57,7 @@ class Scheduler(Protocol):
         ...
 
     def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
-        """Tell of a leg's progress (frees what a finished prefill held)."""
+        """Tell of a leg's progress (frees what a finished prefill, or a slice that is over, held)."""
         ...
 
     def cancel(self, request_id: str, now_s: float) -> Sequence[Decision]:

@@ -76,7 +76,22 @@ class Poll:
     """Always empty: it is for no request."""
 
 
-Decision = Assign | Reject | Bind | Spent | Poll
+@frozen(frozen=True, slots=True)
+class Slice:
+    """Have the first `tokens` of the prompt computed at the prefill (or only) end of `route`, and kept there.
+
+    The request goes on waiting: when the shell has told of the PREFILL leg there that it is `done`, or
+    `failed`, another Slice follows, or the Assign or Reject. `number` counts the request's slices from 0. The
+    decode end of the route is for engines that compute nothing for themselves alone.
+    """
+
+    request_id: str
+    route: Route
+    tokens: int
+    number: int
+
+
+Decision = Assign | Reject | Bind | Spent | Poll | Slice
 
 
 @record(slots=True, eq=False)

@@ -35,6 +35,8 @@ class LateSettings:
     - `spare`: pairs (seconds, share): a prefill of more than so many seconds is not begun where it would
       leave less than that share of the endpoints (rounded down) to shorter ones, while such come with a
       promise.
+    - `slices_s`: prompts that take longer are computed in pieces of so many seconds, between which others may
+      go, where the engine can and the prompt's tokens are known; 0: whole.
     - `overcommit`: how much of a decode endpoint's KV memory may be promised, as a share of it.
     """
 
@@ -49,6 +51,7 @@ class LateSettings:
     max_queue: int = 10_000
     spare: tuple[tuple[float, float], ...] = ((2.25, 0.125), (8.0, 0.375))
     overcommit: float = 1.0
+    slices_s: float = 0.0
 
 
 @frozen(frozen=True, slots=True)

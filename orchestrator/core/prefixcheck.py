@@ -9,7 +9,7 @@ from orchestrator.core.contracts import PrefixReader
 from orchestrator.core.frozen import record
 from orchestrator.core.kvindex import Coming, KvIndex
 from orchestrator.core.prefix import PrefixIndex, Sent
-from orchestrator.core.types import End, Outcome, PathKind, RequestView
+from orchestrator.core.types import End, Outcome, PathKind, RequestView, Snapshot
 
 SEEN_BITS = 20
 """2^20 blocks are remembered as seen, of which each stands for up to four: 134 to 536 M tokens, several times
@@ -153,6 +153,28 @@ class PrefixCheck:
         self.hits: dict[str, Hits] = {}
         self._seen = Seen()
         self._open: dict[str, _Open] = {}
+        self._incarnations: dict[str, str] = {}
+        self._before: dict[str, tuple[int, int]] = {}
+        """Of requests that are computed in slices: cached tokens before the first, and at most possible."""
+
+    def observe(self, snapshot: Snapshot) -> tuple[Sequence[str], bool]:
+        """Forget what endpoints held that left or are a new process; bound the others by their memory.
+
+        The endpoints that are new processes, and whether any came, left or is one.
+        """
+        restarted = []
+        for endpoint in snapshot.endpoints:
+            if self._incarnations.get(endpoint.id, endpoint.incarnation) != endpoint.incarnation:
+                self.index.drop(endpoint.id)
+                restarted.append(endpoint.id)
+            total = endpoint.kv_total_tokens
+            self.index.resize(endpoint.id, None if total is None else total // self.block_tokens)
+        incarnations = {e.id: e.incarnation for e in snapshot.endpoints}
+        for endpoint_id in self._incarnations.keys() - incarnations.keys():
+            self.index.drop(endpoint_id)
+        changed = incarnations != self._incarnations
+        self._incarnations = incarnations
+        return restarted, changed
 
     def tokens(self, request: RequestView) -> Mapping[str, int]:
         """Leading tokens of the prompt by endpoint, of those that hold any or will by when it is theirs."""
@@ -191,6 +213,25 @@ class PrefixCheck:
         self._open[request.id] = _Open(request, sent, endpoint_id, page or 1, tokens, most, told, coming)
         return tokens
 
+    def slicing(self, request: RequestView) -> None:
+        """It is going to be computed slice by slice, each `sent` under a name of its own; what they leave for
+        its own last one is no hit."""
+        blocks, each = request.block_hashes, self.block_tokens
+        held = max(self.tokens(request).values(), default=0)
+        anywhere = max(self.index.hits(blocks).values(), default=0)
+        ceiling = cached_tokens(request, self._seen.leading(blocks, anywhere), each)
+        self._before[request.id] = held, max(held, ceiling)
+
+    def sliced(self, name: str, done: bool) -> None:
+        """A slice is over: it has been computed, or never will be."""
+        was = self._open.pop(name, None)
+        if was is None:
+            return
+        if done:
+            self._computed(was)
+        else:
+            self._lost(was)
+
     def computed(self, request_id: str) -> None:
         """The prompt is computed. May be told more than once, and of requests never sent."""
         found = self._open.get(request_id)
@@ -202,17 +243,21 @@ class PrefixCheck:
         if was.coming is not None:
             self.exact.computed(was.endpoint, was.coming)
 
+    def _lost(self, was: _Open) -> None:
+        self.index.lost(was.sent)
+        if was.coming is not None:
+            self.exact.lost(was.endpoint, was.coming)
+
     def ended(self, outcome: Outcome) -> None:
         """The request is over, however: what it tells of the cache is learned."""
         was = self._open.pop(outcome.request_id, None)
+        before = self._before.pop(outcome.request_id, None) if self._before else None
         if was is None:
             return
         if outcome.end is End.COMPLETED:
             self._computed(was)
         elif not was.sent.use.computed:
-            self.index.lost(was.sent)
-            if was.coming is not None:
-                self.exact.lost(was.endpoint, was.coming)
+            self._lost(was)
             return
         request = was.request
         told, prompt = outcome.cached_tokens, outcome.prompt_tokens or request.prompt_tokens
@@ -220,8 +265,11 @@ class PrefixCheck:
         predicted = was.cached_tokens * scale
         hits = self.hits.setdefault(request.model, Hits())
         hits.prompt += prompt
-        hits.hit += predicted if told is None else told
-        hits.ceiling += max(was.ceiling_tokens * scale, told or 0)
+        hit, ceiling = predicted if told is None else told, max(was.ceiling_tokens * scale, told or 0)
+        if before is not None:
+            hit, ceiling = min(hit, before[0] * scale), min(ceiling, before[1] * scale)
+        hits.hit += hit
+        hits.ceiling += ceiling
         # Of several prompts in one request, nobody tells which was found.
         if told is None or request.n > 1 or prompt <= 0:
             return

@@ -54,7 +54,8 @@ class SloClass:
     the time to the last token. `pools` are the only ones its requests may use (None: any). `reserve` is the
     share of prefill time kept for it while it has requests waiting. `max_wait_s` bounds the wait of
     whatever is not rejected at its latest start. `continuation`: its streams go on elsewhere if their engine
-    fails in the middle.
+    fails in the middle. `slices_s`: prompts are computed in pieces of so many seconds, between which others
+    may go (0: whole; None: as the scheduling profile has it).
     """
 
     name: str
@@ -68,6 +69,7 @@ class SloClass:
     reserve: float = 0.0
     max_wait_s: float = 600.0
     continuation: bool = False
+    slices_s: float | None = None
 
     @property
     def quantile(self) -> float:

@@ -67,6 +67,8 @@ class RequestView:
     chains: Mapping[int, Sequence[int]] | None = None
     """Names of the prompt's whole blocks of tokens (`core.kvblocks.token_chain`), by how many tokens a block
     has; None where its tokens are not known. With them `prompt_tokens` is no estimate."""
+    parts: bool = False
+    """Whether whoever sends it has its tokens, so that a part of its prompt can be sent alone."""
 
 
 @frozen(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from random import Random
 from orchestrator.core.choosing import OnPolicyError, Step
 from orchestrator.core.contracts import Context, PlannedOrder, PrefixReader, Scorer, Waiting
 from orchestrator.core.fleet import Fleet
-from orchestrator.core.late.scheduler import ONE_ENDPOINT
+from orchestrator.core.late.alone import ONE_ENDPOINT
 from orchestrator.core.lateprofile import LateProfile, LateRole
 from orchestrator.core.prediction import Predictor
 from orchestrator.core.scheduling import Routed, SchedulingProfile

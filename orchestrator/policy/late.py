@@ -28,6 +28,7 @@ class LateParams(Params):
     max_queue: int = Field(default=_DEFAULTS.max_queue, ge=1)
     spare: dict[DurationOrZero, Share] = Field(default=dict(_DEFAULTS.spare))
     overcommit: float = Field(default=_DEFAULTS.overcommit, gt=0)
+    slices: DurationOrZero = _DEFAULTS.slices_s
 
     def settings(self) -> LateSettings:
         """As the core takes them."""
@@ -43,4 +44,5 @@ class LateParams(Params):
             max_queue=self.max_queue,
             spare=tuple(sorted(self.spare.items())),
             overcommit=self.overcommit,
+            slices_s=self.slices,
         )

@@ -127,7 +127,7 @@ class Pricing:
                     waits.begin(lane, item, wait, now_s, claims, keep=added is None)
                     return None
                 prices += better
-        if best.late_s or not self._spares(lane, best.work_s, now_s):
+        if best.late_s or not self._spares(lane, _at_once_s(item, best), now_s):
             return None
         return Pick(lane, item, best, prices, added)
 
@@ -334,6 +334,11 @@ class Pricing:
         if unbound and decodes.room(item) - unbound < min(tokens, decodes.most_room()):
             return None
         return decodes.best(tokens, item.slo.step_s, item.request.avoid, item)
+
+
+def _at_once_s(item: Item, price: Price) -> float:
+    """Seconds of prefill that nothing takes off the endpoint again: of a slice, where it goes in such."""
+    return min(price.work_s, item.slice_s) if item.sliced_at(price.station) else price.work_s
 
 
 def _cost(price: Price) -> float:

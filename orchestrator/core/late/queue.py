@@ -69,6 +69,14 @@ class Item(Waiting):
     waits_for: Wait | None = None
     queued: bool = False
     passed_s: float = inf
+    slice_s: float = 0.0
+    """Seconds of prefill after which others may go in between; 0: it goes whole."""
+    slices: int = 0
+    """How many of its slices were sent."""
+
+    def sliced_at(self, station: Station) -> bool:
+        """Whether it may be sent there a slice at a time."""
+        return self.slice_s > 0.0 and bool(station.endpoint.facts.get("slices"))
 
     @property
     def settles_s(self) -> float:

@@ -9,9 +9,10 @@ from random import Random
 from typing import ClassVar
 
 from orchestrator.core.admission import Drain
-from orchestrator.core.choosing import OnPolicyError, least_work
+from orchestrator.core.choosing import OnPolicyError
 from orchestrator.core.contracts import Assign, Decision, Reject
 from orchestrator.core.inflight import Ledger
+from orchestrator.core.late import alone
 from orchestrator.core.late.board import Board, Serves, kind
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.live import Live, explain, prediction
@@ -20,6 +21,7 @@ from orchestrator.core.late.pricing import Pick, Pricing
 from orchestrator.core.late.pump import Pump
 from orchestrator.core.late.queue import Item
 from orchestrator.core.late.refusals import Refusals
+from orchestrator.core.late.slicing import Slices
 from orchestrator.core.late.touched import Touched
 from orchestrator.core.late.tracking import Tracking
 from orchestrator.core.lateprofile import LateProfile
@@ -27,22 +29,11 @@ from orchestrator.core.prediction import Predictor
 from orchestrator.core.prefix import PrefixIndex
 from orchestrator.core.prefixcheck import PrefixCheck
 from orchestrator.core.slo import NO_PROMISE, Classes, SloClass, Unattainable
-from orchestrator.core.types import (
-    LegEvent,
-    Outcome,
-    PathKind,
-    Prediction,
-    RequestView,
-    Route,
-    Snapshot,
-)
+from orchestrator.core.types import LegEvent, Outcome, PathKind, Prediction, RequestView, Route, Snapshot
 from orchestrator.errors import AccountingError, PolicyError
 
 RELEARN_S = 0.1
 """A predictor learns from every answer; taking each lesson at once costs a look at every endpoint."""
-
-ONE_ENDPOINT = frozenset({PathKind.TOKENIZE, PathKind.EMBED})
-"""Kinds that are never handed off nor wait: any endpoint that serves them will do, whatever its role."""
 
 
 def _serves_all(kind: PathKind, endpoint: object) -> bool:
@@ -99,13 +90,13 @@ class LateScheduler:
         self._refusals = Refusals(self._drain)
         self._waiting: dict[str, tuple[Item, Lane]] = {}
         self._admitted: dict[str, Prediction] = {}
-        self._incarnations: dict[str, str] = {}
         self._ticked_s = self._learned_s = -inf
         self._seq = 0
         self._touched = Touched()
         self._out: list[Decision] = []
         self._board = Board(self.ledger, predictor, serves, profile.settings)
         self._tracking = Tracking(self.ledger, self._board, predictor, self.cached, on_accounting_error)
+        self._slices = Slices(self.ledger, self.cached)
         self._on_policy_error = on_policy_error
         self.profile = profile
 
@@ -148,10 +139,13 @@ class LateScheduler:
         Refuses it at once if nothing is ready for it (503), the queue is full, or its promise is out of reach
         (429); one that comes again waits. Raises AccountingError if it is waiting or in flight already.
         """
-        if request.id in self.ledger or request.id in self._waiting:
+        if request.id in self.ledger or request.id in self._waiting or request.id in self._slices:
             raise AccountingError(f"request {request.id} was submitted while in flight")
-        if request.path in ONE_ENDPOINT:
-            return (self._single(request, now_s),)
+        if request.path in alone.ONE_ENDPOINT:
+            found = alone.decide(
+                request, self.ledger, self._board, self._serves, self._refusals, self._rng, now_s
+            )
+            return (found,)
         if now_s - self._learned_s >= RELEARN_S:
             self._learned_s = now_s
             self._board.refresh()
@@ -171,6 +165,9 @@ class LateScheduler:
 
     def progress(self, event: LegEvent, now_s: float) -> Sequence[Decision]:
         """Take note of a leg's progress; a finished prefill frees its endpoint for the next."""
+        sliced = self._slices.over(event, now_s)
+        if sliced is not None:
+            return self._queue_again(sliced, now_s)
         if event.what not in self.heeds:
             return ()
         lane = self._tracking.progress(event, now_s, self._out)
@@ -180,7 +177,8 @@ class LateScheduler:
         """The client left before a decision."""
         found = self._waiting.get(request_id)
         if found is None:
-            return ()
+            self._drop_slice(request_id, now_s)
+            return self._take()
         item, lane = found
         kept = lane.keeps is not None and lane.keeps[0] is item
         self._forget(item, lane)
@@ -195,6 +193,7 @@ class LateScheduler:
 
     def finish(self, outcome: Outcome, now_s: float) -> Sequence[Decision]:
         """Release all that the request held, learn from it, and give what it freed to the next."""
+        self._drop_slice(outcome.request_id, now_s)
         self._admitted.pop(outcome.request_id, None)
         live = self._tracking.live.get(outcome.request_id)
         self.cached.ended(outcome)
@@ -216,7 +215,11 @@ class LateScheduler:
 
     def observe(self, snapshot: Snapshot, now_s: float) -> Sequence[Decision]:
         """Take the endpoints as they are now; a new incarnation has an empty prefix cache."""
-        self._keep_prefixes(snapshot)
+        restarted, changed = self.cached.observe(snapshot)
+        for endpoint_id in restarted:
+            self._tracking.restarted(endpoint_id, self._out)
+        if changed:
+            self._touched.all()
         self.predictor.observe(snapshot, now_s)
         self.ledger.observe(snapshot.endpoints, snapshot.unix_s - snapshot.at_s)
         if self._board.observe(self.ledger.snapshot(now_s).endpoints):
@@ -265,6 +268,9 @@ class LateScheduler:
             cold_s=cold_s,
             key=(0, 0.0, self._seq),
         )
+        if request.parts and request.block_hashes and request.n == 1:
+            every_s = self._profile.settings.slices_s
+            item.slice_s = every_s if slo.slices_s is None else slo.slices_s
         self._pump.refresh(lane, item)
         item.latest_start_s = by_s
         if lane.usable:
@@ -280,6 +286,24 @@ class LateScheduler:
             for over_s, _ in self._profile.settings.spare:
                 if item.work_s <= over_s:
                     lane.shorts[over_s] = item.arrived_s
+
+    def _queue_again(self, item: Item, now_s: float) -> Sequence[Decision]:
+        """One of its slices is over: it waits for the rest."""
+        lane = self._board.lane(kind(item), keep=True)
+        self._touch(item.request)
+        item.waits_for, item.passed_s = None, inf
+        self._pump.refresh(lane, item)
+        item.key = self._pump.key(item)
+        self._enqueue(item, lane)
+        return self._run(self._board.beside(lane), now_s)
+
+    def _drop_slice(self, request_id: str, now_s: float) -> None:
+        """A request is over of which a slice may be on its way."""
+        item = self._slices.drop(request_id, now_s)
+        if item is not None:
+            self._admitted.pop(request_id, None)
+            self._touch(item.request)
+            self._pump_out(self._board.beside(self._board.lane(kind(item))), now_s)
 
     def _forget(self, item: Item, lane: Lane) -> None:
         """It waits no more."""
@@ -317,6 +341,11 @@ class LateScheduler:
         lane, item, best = pick.lane, pick.item, pick.best
         request, station = item.request, best.station
         self._forget(item, lane)
+        piece = self._slices.begin(pick, unit, now_s)
+        if piece is not None:
+            self._touch(request)
+            self._out.append(piece)
+            return
         takes_s = best.wait_s + best.work_s + best.exposed_s
         tail_s = self.predictor.tail_s(station.id, takes_s, item.slo.quantile)
         predicted = prediction(now_s, item, best, tail_s)
@@ -357,41 +386,10 @@ class LateScheduler:
         if any(lane.waiting for lane in lanes) and (new is None or self._pump.considers(lanes, new)):
             self._pump.run(lanes, now_s, partial(self._dispatch, now_s), new)
 
-    def _single(self, request: RequestView, now_s: float) -> Decision:
-        """The least busy endpoint for a request that is never handed off."""
-        snapshot = self.ledger.snapshot(now_s)
-        mine = [
-            e
-            for e in snapshot.endpoints
-            if e.ready and e.model == request.model and self._serves(request.path, e)
-        ]
-        if not mine:
-            return self._refusals.no_capacity(request, snapshot.endpoints)
-        route = Route(least_work([e for e in mine if e.id not in request.avoid] or mine, self._rng).id)
-        self.ledger.start(request, route, now_s)
-        for lane in self._board.lanes.values():
-            lane.changed(route.decode)
-        return Assign(request.id, route)
-
     def _touch(self, request: RequestView) -> None:
         """What is cached of prompts that begin as this one does has changed."""
         if request.block_hashes:
             self._touched.block(request.block_hashes[0])
-
-    def _keep_prefixes(self, snapshot: Snapshot) -> None:
-        """Forget what endpoints held that left or are a new process; bound the others by their memory."""
-        for endpoint in snapshot.endpoints:
-            if self._incarnations.get(endpoint.id, endpoint.incarnation) != endpoint.incarnation:
-                self.prefix.drop(endpoint.id)
-                self._tracking.restarted(endpoint.id, self._out)
-            total = endpoint.kv_total_tokens
-            self.prefix.resize(endpoint.id, None if total is None else total // self._block_tokens)
-        incarnations = {e.id: e.incarnation for e in snapshot.endpoints}
-        for endpoint_id in self._incarnations.keys() - incarnations.keys():
-            self.prefix.drop(endpoint_id)
-        if incarnations != self._incarnations:
-            self._incarnations = incarnations
-            self._touched.all()
 
     def _take(self) -> Sequence[Decision]:
         if not self._out:

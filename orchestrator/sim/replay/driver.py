@@ -8,20 +8,15 @@ from math import inf
 from random import Random
 from typing import Any, Protocol
 
-from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Scheduler, Spent
-from orchestrator.core.types import (
-    End,
-    LegEvent,
-    LegKind,
-    Route,
-    Snapshot,
-)
+from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Scheduler, Slice, Spent
+from orchestrator.core.types import End, LegEvent, LegKind, Route, Snapshot
 from orchestrator.sim.jobs import Mode
 from orchestrator.sim.replay.engine import LeanEngine
 from orchestrator.sim.replay.fleet import RETRACT_TOKENS, Fleet
 from orchestrator.sim.replay.job import LeanJob
 from orchestrator.sim.replay.life import Life, Run
 from orchestrator.sim.replay.loads import Reader
+from orchestrator.sim.replay.parts import Parts
 from orchestrator.sim.replay.requests import Requests as Requests
 from orchestrator.sim.replay.steps import Noise
 
@@ -95,6 +90,7 @@ class Replay:
         }
         self._endpoints = {unit.name: unit.endpoint for unit in fleet.units}
         self._pushes = {unit.name: unit.pushes for unit in fleet.units}
+        self._parts = Parts(self.engines, self._at, self._latency_s, self._tell_of)
         self._reader = Reader(self.engines, self._pushes)
 
     def run(self) -> Run:
@@ -174,6 +170,8 @@ class Replay:
                 self._send_decode(life, now_s)
             elif isinstance(decision, Spent):
                 self._spent(self._by_id[decision.request_id], decision.reason, now_s)
+            elif isinstance(decision, Slice):
+                self._parts.send(self._by_id[decision.request_id], decision, now_s)
             elif isinstance(decision, Poll):
                 self._at(now_s + self._latency_s, self._read, decision.endpoint)
         due_s = self.scheduler.due_s()
@@ -211,8 +209,10 @@ class Replay:
 
     def _tell(self, life: Life, leg: LegKind, endpoint: str, what: str, at_s: float) -> None:
         if self._told[what]:
-            event = LegEvent(life.view.id, leg, endpoint, what, at_s)
-            self._carry_out(self.scheduler.progress(event, at_s), at_s)
+            self._tell_of(LegEvent(life.view.id, leg, endpoint, what, at_s))
+
+    def _tell_of(self, event: LegEvent) -> None:
+        self._carry_out(self.scheduler.progress(event, event.at_s), event.at_s)
 
     def _answered(self, now_s: float, life: Life) -> None:
         """The prefill side has answered."""
@@ -356,12 +356,17 @@ class Replay:
 
     def first_token(self, job: LeanJob, at_s: float) -> None:
         """The client has it a network's latency later."""
+        if job.part:
+            return
         if job.mode is Mode.LOCAL and job.owner.first_s is None:
             job.owner.cached_tokens = job.cached
         self._at(at_s + self._latency_s, self._first, job.owner)
 
     def finished(self, job: LeanJob, at_s: float) -> None:
         """So is the end."""
+        if job.part:
+            self._parts.finished(job, at_s)
+            return
         job.owner.worst_gap_s = job.worst_s
         self._at(at_s + self._latency_s, self._over, job.owner)
 

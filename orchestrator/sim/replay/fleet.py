@@ -114,7 +114,7 @@ def published(
     slow_role = Role.PREFILL if prefill else Role.UNIFIED
     protocol: dict[str, Any] = {"prefill_answers": "transferred"}
     if dialect == "vllm":
-        protocol = {"late_decode": True, "lease_s": lease_s}
+        protocol = {"late_decode": True, "lease_s": lease_s, "slices": True}
     units = []
     for role, count in ((Role.PREFILL, prefill), (Role.DECODE, decode), (Role.UNIFIED, unified)):
         for i in range(count):

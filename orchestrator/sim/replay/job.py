@@ -16,14 +16,15 @@ Schedule = Callable[[float, Callable[[float, Any], None], Any], None]
 class LeanJob:
     """One sequence; see `sim.jobs.Job` for the names they share. `owner` is whatever the sink knows it by.
 
-    `lease`: its KV, once computed, is held until released (else it is pushed). `taken` is what memory it was
-    given at admission, `token_s` when the latest token came that is known of it, `worst_s` its longest gap.
-    `joined` and `ends` are the numbers of the steps between which it decodes.
+    `part`: it is a slice of its owner's prompt. `lease`: its KV, once computed, is held until released (else it
+    is pushed). `taken` is what memory it was given at admission, `token_s` when the latest token came that is
+    known of it, `worst_s` its longest gap. `joined` and `ends` are the numbers of the steps between which it
+    decodes.
     """
 
     __slots__ = (
         "cached", "computed", "context", "ends", "gated", "hashes", "held", "joined", "lease", "mode",
-        "output", "owner", "produced", "prompt", "sent", "started", "taken", "token_s", "worst_s",
+        "output", "owner", "part", "produced", "prompt", "sent", "started", "taken", "token_s", "worst_s",
     )  # fmt: skip
 
     def __init__(
@@ -36,6 +37,7 @@ class LeanJob:
         *,
         gated: bool = False,
         lease: bool = False,
+        part: bool = False,
     ) -> None:
         self.owner = owner
         self.prompt = prompt
@@ -44,6 +46,7 @@ class LeanJob:
         self.mode = mode
         self.gated = gated
         self.lease = lease
+        self.part = part
         self.held = Holding()
         self.context = prompt
         self.taken = 0

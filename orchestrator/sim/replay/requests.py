@@ -54,6 +54,7 @@ class Requests:
             slo_class=entry.slo_class or self.default_class,
             tenant=entry.tenant,
             block_hashes=self.hashes[index],
+            parts=True,
         )
 
 
