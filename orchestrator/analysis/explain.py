@@ -192,6 +192,8 @@ def _rows(
     if "queue" in stages:
         waited = None if sent is None else sent["waited_s"]
         yield "waiting in the router", _of(queued, "wait_s"), _ms(waited), _ms(stages["queue"])
+    if "slices" in stages:
+        yield "parts of its prompt, before", "", "", _ms(stages["slices"])
     if "connect" in stages:
         yield "reaching the engine", "", "", _ms(stages["connect"])
     if "encode" in stages:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from orchestrator.core.address import join_host_port
 from orchestrator.core.kvevents import KvEvent
 from orchestrator.core.types import PathKind
-from orchestrator.engines.base import HttpCall
+from orchestrator.engines.base import Handoff, HandoffRequest, HttpCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,21 @@ class Tokenizes(Protocol):
 
     def tokens(self, body: bytes) -> list[int]:
         """The token ids in the answer. Raises ValueError if there are none."""
+        ...
+
+
+@runtime_checkable
+class Parts(Protocol):
+    """An adapter whose engine can compute a part of a prompt and keep it in its prefix cache.
+
+    Its facts say `slices` of the endpoints where that is so.
+    """
+
+    def part(self, request: HandoffRequest, model: str, ids: Sequence[int], number: int) -> Handoff:
+        """The machine that has `ids`, the first tokens of a prompt, computed where the request says.
+
+        None of its legs is relayed. `number` tells the parts of a request apart.
+        """
         ...
 
 

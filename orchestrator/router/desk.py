@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.clock import Clock
-from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Scheduler, Spent
+from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Scheduler, Slice, Spent
 from orchestrator.core.types import LegEvent, Outcome, RequestView, Snapshot
 from orchestrator.errors import LegFailed, NoCapacity, Overloaded, RequestError
 
@@ -67,12 +67,13 @@ class Desk:
         return len(self._waiting)
 
     def submit(self, view: RequestView, told: Told) -> None:
-        """Offer a request: `told` hears of the decision once, from within this call or later.
+        """Offer a request: `told` hears of the decision once, from within this call or later, and before it
+        of every Slice.
 
         Every request offered here must end in one `finish`, also a refused or withdrawn one.
         """
         decisions = self._scheduler.submit(view, self._clock.now_s())
-        if len(decisions) == 1 and decisions[0].request_id == view.id:
+        if len(decisions) == 1 and decisions[0].request_id == view.id and type(decisions[0]) is not Slice:
             if self._scheduler.due_s() != self._due_s:
                 self._rearm()
             told(self._explained(decisions[0]))
@@ -130,6 +131,11 @@ class Desk:
                         if isinstance(decision, Poll):
                             if self._poll is not None:
                                 self._poll(decision.endpoint)
+                            continue
+                        if isinstance(decision, Slice):
+                            waits = self._waiting.get(decision.request_id)
+                            if waits is not None:
+                                waits(decision)
                             continue
                         waiting = self._waiting if isinstance(decision, Assign | Reject) else self._bound
                         told = waiting.pop(decision.request_id, None)

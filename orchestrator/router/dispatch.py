@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Protocol
 
-from orchestrator.core.contracts import Assign, Bind, Decision, Reject, Spent
+from orchestrator.core.contracts import Assign, Bind, Decision, Reject, Slice, Spent
 from orchestrator.core.pairs import Pairs
 from orchestrator.core.retry import RetryBudget, Tries, Verdict
 from orchestrator.core.slo import SloClass
@@ -21,6 +22,7 @@ from orchestrator.router.desk import Desk, given_up, refusal
 from orchestrator.router.forward import Unit
 from orchestrator.router.intake import Ask
 from orchestrator.router.offers import Offers, Registry
+from orchestrator.router.parts import Pieces
 from orchestrator.router.record import Record
 from orchestrator.router.road import Road
 from orchestrator.router.rooms import Rooms
@@ -106,6 +108,12 @@ class Dispatch:
         if left:
             self.by_key[key] = left
 
+    def pieces(self, life: Life, ask: Ask, blame: Callable[[RequestError, tuple[str, ...]], None]) -> Pieces:
+        """What sends the slices of a request."""
+        tokens = None if self.tokens is None else self.tokens.of(life.id)
+        road, desk = self.road, self.desk
+        return Pieces(road, self.registry, desk.progress, life.exchange, life, ask, tokens, blame)
+
     def begin(self, exchange: Exchange, kind: PathKind) -> None:
         """Answer one request for engines, whatever happens, now or from callbacks."""
         Life(self, exchange, kind).begin()
@@ -118,7 +126,9 @@ class Life(Record):
     `_close`. Between two steps it waits in the desk for a decision, or in a unit for its legs.
     """
 
-    __slots__ = ("_ask", "_home", "_key", "_lasting", "_rooms", "_tries", "_unit", "_view", "exchange")
+    __slots__ = (
+        "_ask", "_home", "_key", "_lasting", "_pieces", "_rooms", "_tries", "_unit", "_view", "exchange",
+    )  # fmt: skip
 
     def __init__(self, home: Dispatch, exchange: Exchange, kind: PathKind) -> None:
         super().__init__(home.new_id(), kind, home.road.clock.now_s())
@@ -128,6 +138,7 @@ class Life(Record):
         self._ask: Ask
         self._view: RequestView
         self._unit: Unit | None = None
+        self._pieces: Pieces | None = None
         self._rooms = NO_ROOMS
         self._tries: Tries | None = None
         self._lasting: Lasting | None = None
@@ -202,6 +213,10 @@ class Life(Record):
         home = self._home
         try:
             queued_s = self.mark("queue", home.road.clock.now_s())
+            if isinstance(decision, Slice):
+                self._pieces = self._pieces or home.pieces(self, self._ask, self._blame)
+                self._pieces.send(decision)
+                return
             if isinstance(decision, Reject):
                 self.reject = decision
                 raise refusal(decision)
@@ -312,7 +327,7 @@ class Life(Record):
             lasting.resume()
             asked, sent = self._ask.view, lasting.tokens
             left = max(1, asked.max_tokens - sent)
-            view = replace(view, prompt_tokens=asked.prompt_tokens + sent, max_tokens=left)
+            view = replace(view, prompt_tokens=asked.prompt_tokens + sent, max_tokens=left, parts=False)
             self._ask = self._ask._replace(body=rest)
         self._submit(replace(view, avoid=(*view.avoid, *unit.failed_at)))
 
@@ -369,6 +384,8 @@ class Life(Record):
         unit, self._unit = self._unit, None
         if unit is not None:
             unit.stop()
+        if self._pieces is not None:
+            self._pieces.stop()
         self._home.rooms.free(self._rooms)
         self._rooms = NO_ROOMS
 

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core.kvindex import EXACT, KvIndex
+from orchestrator.core.kvindex import EXACT
+from orchestrator.core.late.scheduler import LateScheduler
 from orchestrator.metrics import RouterMetrics
 from orchestrator.router.endpoints import Registry
 from orchestrator.router.kvwatch import KvWatch
 from orchestrator.router.tokens import Tokens
 from orchestrator.topology.plan import Plan, RouterPlan
+from orchestrator.topology.scheduler import AnyScheduler
 from orchestrator.wire.client import Pool
 
 Values = Mapping[tuple[str, ...], float]
 
 
 class KvSide:
-    """Reads the events of a plan's endpoints into `index`. Made within a running loop."""
+    """Reads the events of a plan's endpoints into a scheduler's index. Made within a running loop."""
 
     def __init__(
-        self, plan: Plan, registry: Registry, index: KvIndex, pool: Pool, metrics: RouterMetrics
+        self, plan: Plan, registry: Registry, scheduler: AnyScheduler, pool: Pool, metrics: RouterMetrics
     ) -> None:
-        self.index = index
+        self.index = index = scheduler.cached.exact
         index.seed = plan.seed
         self.watch = KvWatch(registry, index)
         self.tokens = Tokens(registry, index, pool, lambda: self.watch.models)
+        if isinstance(scheduler, LateScheduler):
+            self.tokens.sliced = scheduler.slices
         self._follow(metrics)
         if plan.router is not None:
             self.apply(plan.router)

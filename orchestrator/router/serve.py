@@ -110,7 +110,7 @@ class Router:
         self._prober = Prober(
             self.registry, self._probe_pool, self.metrics, self._clock, rng, router.credentials.engine_key
         )
-        self._kv = KvSide(plan, self.registry, self.scheduler.cached.exact, self._probe_pool, self.metrics)
+        self._kv = KvSide(plan, self.registry, self.scheduler, self._probe_pool, self.metrics)
         self._decisions = DecisionLog.of(plan, self._clock, self.metrics)
         self.app = RouterApp(
             plan,

@@ -31,6 +31,9 @@ KEPT_BYTES = 64 * 1024 * 1024
 MAX_CALLS = 64
 """Prompts that engines are asked about at once; beyond, requests go without."""
 
+SLICED_PATIENCE = 10.0
+"""A prompt that may go in slices waits so many times as long for its tokens as others."""
+
 HOWS = ("ids", "known", "asked", "joined", "late", "failed", "unknown")
 
 Told = Callable[[RequestView], None]
@@ -49,6 +52,10 @@ class Registry(Protocol):
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` after every change."""
         ...
+
+
+def _never(view: RequestView) -> bool:
+    return False
 
 
 class Tokens:
@@ -90,6 +97,10 @@ class Tokens:
         self._open: dict[str, bytes] = {}
         self._whole: set[str] = set()
         """Models whose conversations are asked for whole."""
+        self.sliced: Callable[[RequestView], bool] = _never
+        """Whether a request may be computed in slices, which takes its tokens."""
+        self._parts: dict[str, bytes] = {}
+        """Tokens of the requests that may, while they last."""
 
     def close(self) -> None:
         """Stop asking."""
@@ -98,8 +109,10 @@ class Tokens:
 
     def wanted(self, view: RequestView) -> bool:
         """Whether the tokens of a request may decide anything: some endpoint tells what it holds, and the
-        prompt may fill a block."""
+        prompt may fill a block; or it may go in slices."""
         sizes = self._index.sizes
+        if self.sliced(view):
+            return True
         return bool(sizes) and 2 * view.prompt_tokens >= sizes[0] and view.model in self._models()
 
     def find(self, view: RequestView, body: JsonBody, prompt: Prompt, told: Told) -> None:
@@ -137,6 +150,7 @@ class Tokens:
 
     def counted(self, request_id: str, model: str, ours: int, theirs: int | None) -> None:
         """A request is over: an engine has counted `theirs` tokens of its prompt, where we had `ours`."""
+        self._parts.pop(request_id, None)
         mark = self._open.pop(request_id, None)
         if mark not in self._joined or theirs is None:
             return
@@ -149,6 +163,10 @@ class Tokens:
                 self._forget(each)
             fields = {"model": model, "ours": ours, "its": theirs}
             log.warning("prompts of a model cannot be joined; they are asked for whole", extra=fields)
+
+    def of(self, request_id: str) -> bytes | None:
+        """The tokens of a request that may go in slices, packed."""
+        return self._parts.get(request_id)
 
     def _wait(self, view: RequestView, task: asyncio.Task[bytes | None], told: Told) -> None:
         timer: asyncio.TimerHandle | None = None
@@ -166,7 +184,9 @@ class Tokens:
             told(self._with(view, tokens))
 
         task.add_done_callback(done)
-        timer = self._loop.call_later(self.within_s, late)
+        # Where seconds of prefill are at stake, some milliseconds more are well spent.
+        patience = SLICED_PATIENCE if self.sliced(view) else 1.0
+        timer = self._loop.call_later(patience * self.within_s, late)
 
     def _with(self, view: RequestView, tokens: bytes | None) -> RequestView:
         """The request with the names of its blocks, for every size that some endpoint has."""
@@ -174,7 +194,10 @@ class Tokens:
             return view
         seed = self._index.seed
         chains: Chains = {size: token_chain(seed, tokens, size) for size in self._index.sizes}
-        return replace(view, chains=chains, prompt_tokens=len(tokens) // 4)
+        parts = self.sliced(view)
+        if parts:
+            self._parts[view.id] = tokens
+        return replace(view, chains=chains, prompt_tokens=len(tokens) // 4, parts=parts)
 
     def _asked(self, view: RequestView, body: JsonBody, prompt: Prompt) -> tuple[State, HttpCall] | None:
         """Who may be asked for the tokens, each in its turn, and how; None: nobody, or it would be no use."""

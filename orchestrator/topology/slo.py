@@ -76,6 +76,7 @@ def class_data(slo: slo_schema.SloClass, queue_s: float, continuation: bool = Fa
         "reserve": slo.reserve,
         "max_wait_s": queue_s if slo.max_wait is None else slo.max_wait,
         "continuation": continuation if slo.continuation is None else slo.continuation,
+        **({} if slo.slices is None else {"slices_s": slo.slices}),
         "long_prompts": None if slo.long_prompts is None else slo.long_prompts.model_dump(),
     }
 
@@ -108,7 +109,9 @@ def slo_class(name: str, data: Mapping[str, Any]) -> SloClass:
         given["priority"] = Priority[data["priority"].upper()]
     if "unattainable" in data:
         given["unattainable"] = Unattainable(data["unattainable"])
-    given |= {field: data[field] for field in ("reserve", "max_wait_s", "continuation") if field in data}
+    given |= {
+        field: data[field] for field in ("reserve", "max_wait_s", "continuation", "slices_s") if field in data
+    }
     return SloClass(name, **given)
 
 

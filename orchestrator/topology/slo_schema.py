@@ -12,7 +12,7 @@ from orchestrator.core.duration import DURATION_PATTERN, parse_duration
 from orchestrator.core.slo import Target
 from orchestrator.plugins import nearest
 from orchestrator.topology.strict import Findings, Strict, findings
-from orchestrator.topology.values import Count, Duration, Name, Secret
+from orchestrator.topology.values import Count, Duration, DurationOrZero, Name, Secret
 
 QUANTILE_PATTERN = r"^p([5-9][0-9](\.[0-9])?)$"
 """`p50` to `p99.9`."""
@@ -168,6 +168,11 @@ class SloClass(Strict):
         None,
         description="A stream whose engine fails in the middle goes on at another. Default: "
         "`router.continuation`.",
+    )
+    slices: DurationOrZero | None = Field(
+        None,
+        description="Its prompts that take longer are computed in pieces of so much prefill, between which "
+        "others may go; `0s`: whole. Default: `slices` of the scheduling profile.",
     )
     long_prompts: LongPrompts | None = Field(None, description="Another class for its long prompts.")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from orchestrator.clock import FakeClock, SystemClock
-from orchestrator.core.contracts import Assign, Decision, Reject
+from orchestrator.core.contracts import Assign, Decision, Reject, Slice
 from orchestrator.core.types import End, LegEvent, LegKind, Outcome, PathKind, RequestView, Route, Snapshot
 from orchestrator.errors import NoCapacity, Overloaded
 from orchestrator.router.desk import Desk, refusal
@@ -73,6 +73,21 @@ async def test_a_decision_at_once() -> None:
     script.next = [Assign("a", ROUTE)]
     assert Asked(desk, "a").heard == [Assign("a", ROUTE)]
     assert desk.waiting == 0
+
+
+async def test_slices_come_before_the_decision() -> None:
+    script = Script()
+    desk = Desk(script, FakeClock())
+    pieces = [Slice("a", ROUTE, 128 * n, n) for n in (1, 2)]
+    script.next = [pieces[0]]
+    asked = Asked(desk, "a")
+    assert (asked.heard, desk.waiting) == ([pieces[0]], 1)
+    for decision in (pieces[1], Assign("a", ROUTE)):
+        script.next = [decision]
+        desk.progress(LegEvent("a", LegKind.PREFILL, "p0", "done", 0.0))
+    assert (asked.heard, desk.waiting) == ([*pieces, Assign("a", ROUTE)], 0)
+    script.next = [Slice("gone", ROUTE, 128, 0)]
+    desk.observe(Snapshot(0.0, ()))  # nobody waits for it: nothing happens
 
 
 @pytest.mark.parametrize(("status", "kind"), [(429, Overloaded), (503, NoCapacity)])

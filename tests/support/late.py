@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from orchestrator.core.choosing import Step as PolicyStep
-from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Spent, Waiting
+from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Slice, Spent, Waiting
 from orchestrator.core.late.scheduler import LateScheduler
 from orchestrator.core.lateprofile import LateProfile, LateSettings
 from orchestrator.core.prediction import Curve, Decoded, Exposed, Served, Step
@@ -166,12 +166,20 @@ class Deck:
         self.views[name] = view = replace(view, avoid=(*view.avoid, avoid))
         self._take(self.scheduler.rebind(view, self.now_s))
 
+    def sliced(self, name: str, what: str = "done") -> None:
+        """The last slice that was sent is over."""
+        last = self.made[name][-1]
+        assert isinstance(last, Slice)
+        endpoint = last.route.prefill or last.route.decode
+        event = LegEvent(name, LegKind.PREFILL, endpoint, what, self.now_s)
+        self._take(self.scheduler.progress(event, self.now_s))
+
     def route(self, name: str) -> Route:
         bound = [d.route for d in self.made[name] if isinstance(d, Assign | Bind)]
         return bound[-1]
 
     def decision(self, name: str) -> str:
-        """`wait`, `->prefill/decode`, `->alone`, `no:reason`, or `spent`."""
+        """`wait`, `->prefill/decode`, `->alone`, `tokens@endpoint` (a slice), `no:reason`, or `spent`."""
         made = self.made.get(name)
         if not made:
             return "wait"
@@ -180,6 +188,8 @@ class Deck:
             return f"no:{last.reason}"
         if isinstance(last, Spent):
             return "spent"
+        if isinstance(last, Slice):
+            return f"{last.tokens}@{last.route.prefill or last.route.decode}"
         assert isinstance(last, Assign | Bind)
         route = last.route
         return f"->{route.decode}" if route.prefill is None else f"->{route.prefill}/{route.decode}"

@@ -23,14 +23,14 @@ def decide(
     refusals: Refusals,
     rng: Random,
     now_s: float,
-) -> Decision:
+) -> tuple[Decision]:
     """Where such a request goes, counted as in flight there; or a refusal, where nobody serves it."""
     snapshot = ledger.snapshot(now_s)
     mine = [e for e in snapshot.endpoints if e.ready and e.model == request.model and serves(request.path, e)]
     if not mine:
-        return refusals.no_capacity(request, snapshot.endpoints)
+        return (refusals.no_capacity(request, snapshot.endpoints),)
     route = Route(least_work([e for e in mine if e.id not in request.avoid] or mine, rng).id)
     ledger.start(request, route, now_s)
     for lane in board.lanes.values():
         lane.changed(route.decode)
-    return Assign(request.id, route)
+    return (Assign(request.id, route),)

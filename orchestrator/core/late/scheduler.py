@@ -109,6 +109,7 @@ class LateScheduler:
     def profile(self, profile: LateProfile) -> None:
         self._profile = profile
         self._board.adopt(profile.settings)
+        self._slices.every_s = profile.settings.slices_s
         policies = Policies(
             profile,
             self._board,
@@ -126,6 +127,10 @@ class LateScheduler:
             item.waits_for = None
             lane.move(item, self._pump.key(item))
 
+    def slices(self, request: RequestView) -> bool:
+        """Whether the prompt may be computed in slices, if its tokens are known."""
+        return self._slices.may(request, self.classes, self._board)
+
     @property
     def waiting(self) -> int:
         """Requests without a decision."""
@@ -142,10 +147,9 @@ class LateScheduler:
         if request.id in self.ledger or request.id in self._waiting or request.id in self._slices:
             raise AccountingError(f"request {request.id} was submitted while in flight")
         if request.path in alone.ONE_ENDPOINT:
-            found = alone.decide(
+            return alone.decide(
                 request, self.ledger, self._board, self._serves, self._refusals, self._rng, now_s
             )
-            return (found,)
         if now_s - self._learned_s >= RELEARN_S:
             self._learned_s = now_s
             self._board.refresh()
@@ -268,9 +272,7 @@ class LateScheduler:
             cold_s=cold_s,
             key=(0, 0.0, self._seq),
         )
-        if request.parts and request.block_hashes and request.n == 1:
-            every_s = self._profile.settings.slices_s
-            item.slice_s = every_s if slo.slices_s is None else slo.slices_s
+        item.slice_s = self._slices.seconds(request, slo) if request.parts else 0.0
         self._pump.refresh(lane, item)
         item.latest_start_s = by_s
         if lane.usable:
@@ -285,7 +287,7 @@ class LateScheduler:
         if item.first_token_by_s < inf:
             for over_s, _ in self._profile.settings.spare:
                 if item.work_s <= over_s:
-                    lane.shorts[over_s] = item.arrived_s
+                    lane.shorts[over_s] = max(lane.shorts.get(over_s, -inf), item.arrived_s)
 
     def _queue_again(self, item: Item, now_s: float) -> Sequence[Decision]:
         """One of its slices is over: it waits for the rest."""

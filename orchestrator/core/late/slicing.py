@@ -9,11 +9,13 @@ from math import sqrt
 from orchestrator.core.decisions import Slice
 from orchestrator.core.frozen import record
 from orchestrator.core.inflight import Ledger
+from orchestrator.core.late.board import Board
 from orchestrator.core.late.pricing import Pick
 from orchestrator.core.late.queue import Item
 from orchestrator.core.late.station import Station
 from orchestrator.core.prediction import Curve
 from orchestrator.core.prefixcheck import PrefixCheck
+from orchestrator.core.slo import NO_PROMISE, Classes, SloClass
 from orchestrator.core.types import LegEvent, LegKind, RequestView, Route
 
 WHOLE = 1.3
@@ -57,6 +59,8 @@ class Slices:
         self._ledger = ledger
         self._cached = cached
         self._open: dict[str, Piece] = {}
+        self.every_s = 0.0
+        """Seconds of a slice for classes that do not say otherwise."""
 
     def __contains__(self, request_id: str) -> bool:
         """Whether a slice of this request is on its way."""
@@ -65,6 +69,22 @@ class Slices:
     def __len__(self) -> int:
         """Slices on their way."""
         return len(self._open)
+
+    def seconds(self, request: RequestView, slo: SloClass) -> float:
+        """Seconds of a slice of such a request; 0: it goes whole."""
+        if not request.block_hashes or request.n != 1:
+            return 0.0
+        return self.every_s if slo.slices_s is None else slo.slices_s
+
+    def may(self, request: RequestView, classes: Classes, board: Board) -> bool:
+        """Whether the prompt may be computed in slices, by its length and by who is there."""
+        slo = classes.get(request.slo_class or "", NO_PROMISE)
+        slice_s = self.seconds(request, slo)
+        if slice_s <= 0.0:
+            return False
+        lane = board.lane((request.model, request.path, slo.pools))
+        able = [s for s in lane.stations if s.endpoint.facts.get("slices")]
+        return any(s.curve.seconds(request.prompt_tokens) > WHOLE * slice_s for s in able)
 
     def begin(self, pick: Pick, unit: int, now_s: float) -> Slice | None:
         """Send the next slice of the request that was picked; None: it goes whole."""

@@ -213,6 +213,10 @@ class SGLang:
             return handoff.Alone(request, self.guarded_fields)
         return handoff.Paired(request, self.guarded_fields)
 
+    def part(self, request: HandoffRequest, model: str, ids: Sequence[int], number: int) -> base.Handoff:
+        """A plain request to a unified instance; a prefill instance computes nothing without its pair."""
+        return handoff.Part(request, ids, number)
+
     def abort(self, leg: Leg) -> HttpCall:
         """By the request's id; answered 200 even for an unknown one. The prompts of a batch have ids of their
         own: there, closing the connection is what ends them."""

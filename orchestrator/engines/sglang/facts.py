@@ -168,6 +168,8 @@ def _server_info(told: Mapping[str, Any], role: str) -> Mapping[str, Any] | NotY
         facts["kv_total_tokens"] = capacity * (told.get("dp_size") or 1)
     if isinstance(told.get("kv_events"), dict):
         facts["kv_events"] = told["kv_events"]
+    one_cache = not told.get("disable_radix_cache") and (told.get("dp_size") or 1) == 1
+    facts["slices"] = wanted == "null" and one_cache
     life = _life(told)
     return facts | {"incarnation": life} if life else facts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -118,6 +118,38 @@ class Paired:
             stream=request.stream and relay,
             headers=_JSON + request.headers,
         )
+
+
+class Part:
+    """The beginning of a prompt as a plain request for one token, for what stays of it in the cache."""
+
+    def __init__(self, request: HandoffRequest, ids: Sequence[int], number: int) -> None:
+        self._request = request
+        self._engine_id = f"{request.request_id}-s{request.attempt}.{number:04d}"
+        sampling = {"max_new_tokens": 1, "temperature": 0}
+        self._body = orjson.dumps({"input_ids": ids, "sampling_params": sampling, "rid": self._engine_id})
+        self.notes: dict[str, Any] = {}
+
+    def start(self) -> tuple[Leg, ...]:
+        """The one leg."""
+        return (
+            Leg(
+                kind=LegKind.PREFILL,
+                endpoint=self._request.decode.id,
+                path="/generate",
+                body=(self._body,),
+                engine_id=self._engine_id,
+                relay=False,
+                headers=_JSON + self._request.headers,
+            ),
+        )
+
+    def on_response(self, kind: LegKind, status: int, body: bytes) -> HandoffStep:
+        """It is computed, or not."""
+        if status != 200:
+            return HandoffFailed(errors.to_error(status, body))
+        failure = read_prefill(body, self.notes)
+        return HandoffFailed(failure) if failure else HandoffDone(self.notes)
 
 
 class Alone:

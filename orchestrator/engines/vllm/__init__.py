@@ -193,6 +193,10 @@ class VLLM:
             return handoff.Pulled(request, self.guarded_fields)
         raise LegFailed(f"{request.prefill.id} has no known hand-off", reason="unknown-transfer")
 
+    def part(self, request: HandoffRequest, model: str, ids: Sequence[int], number: int) -> base.Handoff:
+        """A plain request, on a prefill instance too: nothing of it is held for anybody."""
+        return handoff.Part(request, model, ids, number)
+
     def abort(self, leg: Leg) -> HttpCall | None:
         """None: closing the connection ends a request (abort routes exist in developer mode only)."""
         return None

@@ -146,6 +146,8 @@ def _metrics(body: bytes) -> Mapping[str, Any]:
             tokens = block * (_count(labels.get("num_gpu_blocks")) or 0)
         total += tokens or 0
         facts |= {"block_size": block} if block else {}
+        # With several caches the engine chooses one each time: the next part would not find the last.
+        facts |= {"slices": labels.get("enable_prefix_caching") == "True" and "slices" not in facts}
         facts |= {"kv_cache_dtype": labels["cache_dtype"]} if "cache_dtype" in labels else {}
     return facts | {"kv_total_tokens": total} if total else facts
 

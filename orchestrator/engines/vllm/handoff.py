@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -233,6 +233,37 @@ class Alone(_Legs):
     def on_response(self, kind: LegKind, status: int, body: bytes) -> HandoffStep:
         """Nothing follows the only leg."""
         return HandoffDone()
+
+
+class Part(_Legs):
+    """The beginning of a prompt as a plain request for one token, for what stays of it in the cache."""
+
+    def __init__(self, request: HandoffRequest, model: str, ids: Sequence[int], number: int) -> None:
+        super().__init__(request, frozenset())
+        self._body = orjson.dumps({"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0})
+        self._engine_id = f"{request.request_id}-s{request.attempt}.{number:04d}"
+
+    def start(self) -> tuple[Leg, ...]:
+        """The one leg, at the endpoint that computes the prompt."""
+        request = self._request
+        endpoint = request.prefill or request.decode
+        headers = (_JSON, ("x-request-id", self._engine_id), *request.headers)
+        return (
+            Leg(
+                kind=LegKind.PREFILL,
+                endpoint=endpoint.id,
+                path="/v1/completions",
+                body=(self._body,),
+                engine_id=self._engine_id,
+                relay=False,
+                headers=headers,
+            ),
+        )
+
+    def on_response(self, kind: LegKind, status: int, body: bytes) -> HandoffStep:
+        """It is computed, or not."""
+        answer = self._answer(status, body)
+        return HandoffFailed(answer) if isinstance(answer, RequestError) else HandoffDone(dict(self.notes))
 
 
 def _release(path: str, transfer: bytes) -> HttpCall:

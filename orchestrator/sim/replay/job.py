@@ -16,10 +16,10 @@ Schedule = Callable[[float, Callable[[float, Any], None], Any], None]
 class LeanJob:
     """One sequence; see `sim.jobs.Job` for the names they share. `owner` is whatever the sink knows it by.
 
-    `part`: it is a slice of its owner's prompt. `lease`: its KV, once computed, is held until released (else it
-    is pushed). `taken` is what memory it was given at admission, `token_s` when the latest token came that is
-    known of it, `worst_s` its longest gap. `joined` and `ends` are the numbers of the steps between which it
-    decodes.
+    `part`: it is a slice of its owner's prompt. `lease`: its KV, once computed, is held until released (else
+    it is pushed). `taken` is what memory it was given at admission, `token_s` when the latest token came that
+    is known of it, `worst_s` its longest gap. `joined` and `ends` are the numbers of the steps between which
+    it decodes.
     """
 
     __slots__ = (

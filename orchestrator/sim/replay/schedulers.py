@@ -39,6 +39,7 @@ def class_data(slo: SloClass) -> Mapping[str, Any]:
         "pools": None if slo.pools is None else sorted(slo.pools),
         "reserve": slo.reserve,
         "max_wait_s": slo.max_wait_s,
+        **({} if slo.slices_s is None else {"slices_s": slo.slices_s}),
     }
 
 

@@ -1,4 +1,7 @@
-"""The late scheduler through its port: one prefill at a time, who goes next, who waits, who is refused."""
+"""The late scheduler through its port: one prefill at a time, who goes next, who waits, who is refused.
+
+Covers `alone` too.
+"""
 
 from dataclasses import replace
 from math import inf

@@ -68,6 +68,14 @@ def test_discovery_by_role() -> None:
     }
 
 
+def test_slices_need_an_engine_alone_with_one_prefix_cache(captured: Captured) -> None:
+    told = orjson.loads(captured("sglang/server_info_prefill.json"))
+    assert SGLang().learn("prefill-info", 200, orjson.dumps(told))["slices"] is False  # type: ignore[index]
+    for more, able in (({}, True), ({"disable_radix_cache": True}, False), ({"dp_size": 2}, False)):
+        body = orjson.dumps(told | {"disaggregation_mode": "null"} | more)
+        assert SGLang().learn("unified-info", 200, body)["slices"] is able  # type: ignore[index]
+
+
 def test_server_info(captured: Captured) -> None:
     facts = SGLang().learn("prefill-info", 200, captured("sglang/server_info_prefill.json"))
     assert not isinstance(facts, NotYet)

@@ -55,6 +55,20 @@ def test_golden_chat_stream(paired: Make, bytes_of: Callable[[Leg], bytes]) -> N
     assert (prefill.engine_id, decode.engine_id) == (f"{ID}-p0", f"{ID}-d0")
 
 
+def test_a_part_of_a_prompt_is_a_plain_request(request_of: Make, bytes_of: Callable[[Leg], bytes]) -> None:
+    machine = SGLang().part(request_of({"text": "x"}, prefill=None), "tiny", [5, 6, 7], 3)
+    (leg,) = machine.start()
+    sampling = {"max_new_tokens": 1, "temperature": 0}
+    told = {"input_ids": [5, 6, 7], "sampling_params": sampling, "rid": f"{ID}-s0.0003"}
+    assert orjson.loads(bytes_of(leg)) == told
+    assert (leg.kind, leg.relay, leg.path, leg.endpoint) == (LegKind.PREFILL, False, "/generate", "decode-0")
+    done = orjson.dumps({"text": "a", "meta_info": {"finish_reason": {"type": "length"}, "prompt_tokens": 3}})
+    assert isinstance(machine.on_response(LegKind.PREFILL, 200, done), HandoffDone)
+    cut = orjson.dumps({"text": "", "meta_info": {"finish_reason": {"type": "abort"}}})
+    assert isinstance(machine.on_response(LegKind.PREFILL, 200, cut), HandoffFailed)
+    assert isinstance(machine.on_response(LegKind.PREFILL, 400, b"{}"), HandoffFailed)
+
+
 def test_both_legs_start_at_once_for_every_generating_path(paired: Make) -> None:
     for kind in (PathKind.CHAT, PathKind.COMPLETION, PathKind.GENERATE):
         assert [leg.kind for leg in SGLang().handoff(paired({"text": "x"}, kind)).start()] == [

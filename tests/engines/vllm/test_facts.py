@@ -45,6 +45,7 @@ def test_metrics_tell_sizes_and_which_life_this_is(captured: Captured) -> None:
         "block_size": 128,
         "kv_cache_dtype": "auto",
         "kv_total_tokens": 1048576,
+        "slices": True,
     }
 
 
@@ -115,6 +116,15 @@ def test_gaps_are_steps_weighted_by_batch(captured: Captured) -> None:
     assert VLLM().load(two, TOTAL, 0.0).counters["decode_batch"] == 1610.0
     # Neither steps nor prefill time are told: no figure is made up for them.
     assert counters.keys() <= COUNTERS.keys() - {"decode_steps", "decode_s", "prefill_busy_s"}
+
+
+def test_slices_need_one_prefix_cache(captured: Captured) -> None:
+    one = captured("vllm/metrics_prefill.txt")
+    several = one + b"\n" + one.replace(b'engine="0"', b'engine="1"')
+    off = one.replace(b'enable_prefix_caching="True"', b'enable_prefix_caching="False"')
+    assert off != one
+    told = [VLLM().learn("metrics", 200, body) for body in (one, several, off)]
+    assert [facts["slices"] for facts in told] == [True, False, False]  # type: ignore[index]
 
 
 def test_capacity_is_unknown_until_it_was_learned(captured: Captured) -> None:

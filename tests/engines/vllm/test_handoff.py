@@ -125,6 +125,26 @@ def test_unified_gets_the_clients_bytes(request_of: Make, bytes_of: Bytes) -> No
     assert leg.headers[1] == ("x-request-id", f"{ID}-u0")
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["unified", "prefill"])
+def test_a_part_of_a_prompt_is_a_plain_request(
+    paired: Make, request_of: Make, bytes_of: Bytes, alone: bool
+) -> None:
+    asked = request_of({"prompt": "x"}, prefill=None) if alone else paired({"prompt": "x"})
+    machine = VLLM().part(asked, "tiny", [5, 6, 7], 3)
+    (leg,) = machine.start()
+    assert orjson.loads(bytes_of(leg)) == {
+        "model": "tiny", "prompt": [5, 6, 7], "max_tokens": 1, "temperature": 0
+    }  # fmt: skip
+    assert (leg.kind, leg.relay, leg.path) == (LegKind.PREFILL, False, "/v1/completions")
+    assert leg.endpoint == (asked.prefill or asked.decode).id
+    assert leg.engine_id == f"{ID}-s0.0003"
+    assert ("x-request-id", leg.engine_id) in leg.headers
+    assert isinstance(machine.on_response(LegKind.PREFILL, 200, answer(None)), HandoffDone)
+    aborted = answer(None, choices=[{"finish_reason": "abort", "text": ""}])
+    assert isinstance(machine.on_response(LegKind.PREFILL, 200, aborted), HandoffFailed)
+    assert isinstance(machine.on_response(LegKind.PREFILL, 500, b"{}"), HandoffFailed)
+
+
 def answer(params: object, **fields: Any) -> bytes:
     told = {
         "choices": [{"finish_reason": "length"}],

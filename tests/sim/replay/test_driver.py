@@ -1,6 +1,6 @@
 """The driver: published measurements come out, both hand-offs go as the engines do them, nothing is lost.
 
-Covers `fleet`, `life`, `loads`, `requests` and `schedulers` too.
+Covers `fleet`, `life`, `loads`, `parts`, `requests` and `schedulers` too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Spent
 from orchestrator.core.slo import SloClass, Target
 from orchestrator.core.types import Endpoint, LegEvent, LegKind, Outcome, RequestView, Role, Route, Snapshot
+from orchestrator.policy.profiles import PROFILES
 from orchestrator.sim.replay.driver import Replay
 from orchestrator.sim.replay.fleet import Drift, Fleet, Unit, published
 from orchestrator.sim.replay.life import Life, Run
@@ -37,7 +38,9 @@ def entries(*given: tuple[float, int, int]) -> Trace:
     return Trace("t", tuple(Entry(*one) for one in given))
 
 
-def replay(trace: Trace, fleet: Fleet, profile: str = "round-robin", **options: object) -> Run:
+def replay(
+    trace: Trace, fleet: Fleet, profile: str | dict[str, object] = "round-robin", **options: object
+) -> Run:
     requests = Requests(trace, block_tokens=512)
     return Replay(requests, fleet, Recipe(profile).make(512), **options).run()  # type: ignore[arg-type]
 
@@ -270,7 +273,36 @@ def test_very_short_prompts_keep_their_throughput(dialect: str) -> None:
     assert took_s["slo"] <= took_s["round-robin"] / 0.95
 
 
+SLICED: dict[str, object] = {**PROFILES["slo"], "late": {"slices": "500ms"}}
+"""`slo`, with long prompts computed in slices."""
+
+
+def _ids(entry: Entry) -> tuple[int, ...]:
+    ids = range(entry.prompt_tokens, entry.prompt_tokens + entry.prompt_tokens // 512)
+    return tuple(ids)
+
+
 SLO = SloClass("fast", ttft=Target(1.5, per_cold_prefill=2.0), tpot=Target(0.040))
+
+
+def test_short_prompts_overtake_between_slices() -> None:
+    """A prompt of 19 s, and one of a second that comes right after it: it waits for a slice and no more."""
+    given = entries((0.0, 49_152, 5), (0.1, 4_096, 5))
+    given = replace(given, entries=tuple(replace(e, ids=_ids(e)) for e in given.entries), block_tokens=512)
+    requests = Requests(given, default_class="fast")
+    fleet = published(1, 1, dialect="vllm")
+
+    def lives(profile: str | dict[str, object]) -> Sequence[Life]:
+        return Replay(requests, fleet, Recipe(profile, bare_router([SLO])).make(512)).run().lives
+
+    (whole, late), (sliced, soon) = lives("slo"), lives(SLICED)
+    assert late.refused
+    assert soon.ttft_s < 2.0  # type: ignore[operator]
+    assert not sliced.refused
+    # The same work is done, and some for each of about 40 slices.
+    assert sliced.ttft_s < 1.05 * (whole.ttft_s + soon.ttft_s)  # type: ignore[operator]
+    assert sliced.cached_tokens > 47_000
+
 
 traces = st.lists(
     st.builds(
@@ -286,11 +318,11 @@ traces = st.lists(
 )
 
 
-@pytest.mark.parametrize("profile", ["slo", "priced", "predicted-shed"])
+@pytest.mark.parametrize("profile", ["slo", SLICED, "priced", "predicted-shed"], ids=str)
 @settings(max_examples=25, deadline=None)
 @given(traces, st.sampled_from(["sglang", "vllm"]), st.booleans())
 def test_whatever_comes_ends_once_and_leaves_nothing(
-    profile: str, given_entries: list[Entry], dialect: str, alone_too: bool
+    profile: str | dict[str, object], given_entries: list[Entry], dialect: str, alone_too: bool
 ) -> None:
     """Every request ends, engines are empty again, and the scheduler's books balance."""
     ordered = tuple(sorted(given_entries, key=lambda e: e.at_s))

@@ -1,0 +1,66 @@
+"""Parts of prompts on their way: what cannot be sent is told as failed, and costs nobody anything.
+
+What becomes of those that can be is in `tests/integration/test_slices.py`.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.clock import FakeClock
+from orchestrator.core.decisions import Slice
+from orchestrator.core.types import LegEvent, LegKind, PathKind, Role, Route
+from orchestrator.engines.vllm import VLLM
+from orchestrator.errors import RequestError
+from orchestrator.policy.testing import make_endpoint
+from orchestrator.router.parts import STAGE, Pieces
+from orchestrator.router.record import Record
+
+
+class Told:
+    """Everything around the slices of one request, and what it is told."""
+
+    def __init__(self, engine: object, endpoint: Any, tokens: bytes | None) -> None:
+        self.events: list[LegEvent] = []
+        self.blamed: list[tuple[str, tuple[str, ...]]] = []
+        self.stages: list[str] = []
+        self.clock = FakeClock()
+        counts = SimpleNamespace(stage=lambda name, seconds: self.stages.append(name))
+        road = SimpleNamespace(clock=self.clock, counts=counts)
+        registry = SimpleNamespace(get=lambda name: endpoint, engine=lambda name: engine)
+        self.record = Record("ab" * 16, PathKind.COMPLETION, 0.0)
+        ask = SimpleNamespace(body=None, headers=())
+        self.pieces = Pieces(
+            cast(Any, road),
+            cast(Any, registry),
+            self.events.append,
+            cast(Any, None),
+            self.record,
+            cast(Any, ask),
+            tokens,
+            self.blame,
+        )
+
+    def blame(self, error: RequestError, endpoints: tuple[str, ...]) -> None:
+        self.blamed.append((error.reason, endpoints))
+
+
+P0 = make_endpoint("p0", Role.PREFILL)
+
+
+@pytest.mark.parametrize(
+    ("engine", "endpoint", "tokens"),
+    [(VLLM(), None, bytes(4096)), (VLLM(), P0, None), (VLLM(), P0, bytes(508)), (object(), P0, bytes(4096))],
+    ids=["removed", "no-tokens", "too-few-tokens", "engine-cannot"],
+)
+def test_what_cannot_be_sent(engine: object, endpoint: Any, tokens: bytes | None) -> None:
+    told = Told(engine, endpoint, tokens)
+    told.clock.advance(2.0)
+    told.pieces.send(Slice(told.record.id, Route("d0", "p0"), 128, 0))
+    assert told.events == [LegEvent(told.record.id, LegKind.PREFILL, "p0", "failed", told.clock.now_s())]
+    assert told.blamed == [("no-slice", ())], "no endpoint is to blame"
+    assert told.stages == [STAGE]
+    told.pieces.stop()
