@@ -13,11 +13,16 @@ import pytest
 from orchestrator.clock import FakeClock
 from orchestrator.core.decisions import Slice
 from orchestrator.core.types import LegEvent, LegKind, PathKind, Role, Route
+from orchestrator.engines.splice import JsonBody
 from orchestrator.engines.vllm import VLLM
 from orchestrator.errors import RequestError
-from orchestrator.policy.testing import make_endpoint
+from orchestrator.policy.testing import make_endpoint, make_request
+from orchestrator.router.intake import Ask
 from orchestrator.router.parts import STAGE, Pieces
 from orchestrator.router.record import Record
+from orchestrator.router.view import Prompt
+from orchestrator.wire.exchange import Exchange
+from orchestrator.wire.reader import RequestHead
 
 
 class Told:
@@ -32,14 +37,16 @@ class Told:
         road = SimpleNamespace(clock=self.clock, counts=counts)
         registry = SimpleNamespace(get=lambda name: endpoint, engine=lambda name: engine)
         self.record = Record("ab" * 16, PathKind.COMPLETION, 0.0)
-        ask = SimpleNamespace(body=None, headers=())
+        view = make_request(id=self.record.id)
+        ask = Ask(view, JsonBody(b"{}"), Prompt(b"", 1, 1, True, 1), cast(Any, None), ())
+        head = RequestHead("POST", b"/v1/completions", (), False, True)
         self.pieces = Pieces(
             cast(Any, road),
             cast(Any, registry),
             self.events.append,
-            cast(Any, None),
+            Exchange(cast(Any, None), head, b"", "", True),
             self.record,
-            cast(Any, ask),
+            ask,
             tokens,
             self.blame,
         )
