@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Protocol
@@ -11,7 +10,6 @@ from typing import Protocol
 from orchestrator.core.contracts import Assign, Bind, Decision, Reject, Slice, Spent
 from orchestrator.core.pairs import Pairs
 from orchestrator.core.retry import RetryBudget, Tries, Verdict
-from orchestrator.core.slo import SloClass
 from orchestrator.core.tenants import Tenants
 from orchestrator.core.types import End, Outcome, PathKind, RequestView
 from orchestrator.errors import LegFailed, NoCapacity, Overloaded, RequestError
@@ -23,7 +21,7 @@ from orchestrator.router.forward import Unit
 from orchestrator.router.intake import Ask
 from orchestrator.router.offers import Offers, Registry
 from orchestrator.router.parts import Pieces
-from orchestrator.router.record import Record
+from orchestrator.router.record import Record, Recorder
 from orchestrator.router.road import Road
 from orchestrator.router.rooms import Rooms
 from orchestrator.router.settings import Settings
@@ -54,14 +52,6 @@ class Counts(intake.Counts, Protocol):
 
     def retried(self, kind: str, result: str) -> None:
         """A request failed that could be tried again: whether it is, or why not."""
-        ...
-
-
-class Recorder(Protocol):
-    """What keeps requests that have ended; `DecisionLog` is one."""
-
-    def ended(self, record: Record, outcome: Outcome, slo: SloClass | None) -> None:
-        """A request is over. `slo` is its class, if it has one."""
         ...
 
 
@@ -107,12 +97,6 @@ class Dispatch:
         left = self.by_key.pop(key) - 1
         if left:
             self.by_key[key] = left
-
-    def pieces(self, life: Life, ask: Ask, blame: Callable[[RequestError, tuple[str, ...]], None]) -> Pieces:
-        """What sends the slices of a request."""
-        tokens = None if self.tokens is None else self.tokens.of(life.id)
-        road, desk = self.road, self.desk
-        return Pieces(road, self.registry, desk.progress, life.exchange, life, ask, tokens, blame)
 
     def begin(self, exchange: Exchange, kind: PathKind) -> None:
         """Answer one request for engines, whatever happens, now or from callbacks."""
@@ -214,7 +198,8 @@ class Life(Record):
         try:
             queued_s = self.mark("queue", home.road.clock.now_s())
             if isinstance(decision, Slice):
-                self._pieces = self._pieces or home.pieces(self, self._ask, self._blame)
+                if self._pieces is None:
+                    self._pieces = Pieces(home, self.exchange, self, self._ask, self._blame)
                 self._pieces.send(decision)
                 return
             if isinstance(decision, Reject):

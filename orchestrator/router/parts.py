@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Callable
+from typing import Protocol
 
 from orchestrator.core.decisions import Slice
 from orchestrator.core.types import LegEvent, LegKind
@@ -44,31 +45,68 @@ class Part(Unit):
         """The life tells, once for all legs."""
 
 
+class Tells(Protocol):
+    """Whoever tells the scheduler; the desk."""
+
+    def progress(self, event: LegEvent) -> None:
+        """Tell of a leg's progress."""
+        ...
+
+
+class Holds(Protocol):
+    """Whoever has the tokens of prompts that may go in slices."""
+
+    def of(self, request_id: str) -> bytes | None:
+        """Those of a request, packed as `kvevents.pack` does."""
+        ...
+
+
+class Home(Protocol):
+    """What all requests share, of which slices need this; `dispatch.Dispatch` is one."""
+
+    @property
+    def road(self) -> Road:
+        """What every unit shares."""
+        ...
+
+    @property
+    def registry(self) -> Registry:
+        """Endpoints and their engines."""
+        ...
+
+    @property
+    def desk(self) -> Tells:
+        """Whom to tell."""
+        ...
+
+    @property
+    def tokens(self) -> Holds | None:
+        """None where nobody asks for tokens."""
+        ...
+
+
 class Pieces:
     """The slices of one request, one after the other.
 
-    `tokens` are its prompt's, packed as `kvevents.pack` does; `tell` tells the scheduler; `blame` is told why
-    a slice failed, and at which endpoint. What a failed one costs is time: the rest of the prompt goes whole.
+    `blame` is told why a slice failed, and at which endpoint. What a failed one costs is time: the rest of the
+    prompt goes whole.
     """
 
     def __init__(
         self,
-        road: Road,
-        registry: Registry,
-        tell: Callable[[LegEvent], None],
+        home: Home,
         exchange: Exchange,
         record: Record,
         ask: Ask,
-        tokens: bytes | None,
         blame: Callable[[RequestError, tuple[str, ...]], None],
     ) -> None:
-        self._road = road
-        self._registry = registry
-        self._tell = tell
+        self._road = home.road
+        self._registry = home.registry
+        self._desk = home.desk
         self._exchange = exchange
         self._record = record
         self._ask = ask
-        self._tokens = tokens
+        self._tokens = None if home.tokens is None else home.tokens.of(record.id)
         self._blame = blame
         self._part: Part | None = None
         self._where = ""
@@ -105,7 +143,7 @@ class Pieces:
         self._part = None
         now_s = self._road.clock.now_s()
         self._road.counts.stage(STAGE, self._record.mark(STAGE, now_s))
-        self._tell(LegEvent(self._record.id, LegKind.PREFILL, self._where, what, now_s))
+        self._desk.progress(LegEvent(self._record.id, LegKind.PREFILL, self._where, what, now_s))
 
 
 def _machine(registry: Registry, record: Record, ask: Ask, piece: Slice, tokens: bytes | None) -> Handoff:

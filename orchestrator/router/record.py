@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from orchestrator.core.contracts import Assign, Bind, Reject
+from orchestrator.core.slo import SloClass
 from orchestrator.core.types import End, Outcome, PathKind, RequestView, Route
 from orchestrator.errors import RequestError
 from orchestrator.router.stream import NO_USAGE, Usage
@@ -120,3 +123,11 @@ class Record:
             "attempts": self.attempts,
             "e2e_s": outcome.e2e_s,
         }
+
+
+class Recorder(Protocol):
+    """What keeps requests that have ended; `DecisionLog` is one."""
+
+    def ended(self, record: Record, outcome: Outcome, slo: SloClass | None) -> None:
+        """A request is over. `slo` is its class, if it has one."""
+        ...

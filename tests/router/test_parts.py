@@ -37,17 +37,16 @@ class Told:
         road = SimpleNamespace(clock=self.clock, counts=counts)
         registry = SimpleNamespace(get=lambda name: endpoint, engine=lambda name: engine)
         self.record = Record("ab" * 16, PathKind.COMPLETION, 0.0)
+        held = None if tokens is None else SimpleNamespace(of=lambda request_id: tokens)
+        desk = SimpleNamespace(progress=self.events.append)
         view = make_request(id=self.record.id)
         ask = Ask(view, JsonBody(b"{}"), Prompt(b"", 1, 1, True, 1), cast(Any, None), ())
         head = RequestHead("POST", b"/v1/completions", (), False, True)
         self.pieces = Pieces(
-            cast(Any, road),
-            cast(Any, registry),
-            self.events.append,
+            cast(Any, SimpleNamespace(road=road, registry=registry, desk=desk, tokens=held)),
             Exchange(cast(Any, None), head, b"", "", True),
             self.record,
             ask,
-            tokens,
             self.blame,
         )
 
