@@ -88,8 +88,8 @@ class Home(Protocol):
 class Pieces:
     """The slices of one request, one after the other.
 
-    `blame` is told why a slice failed, and at which endpoint. What a failed one costs is time: the rest of the
-    prompt goes whole.
+    `blame` is told why a slice failed, and at which endpoint. What a failed one costs is time: the rest of
+    the prompt goes whole.
     """
 
     def __init__(
