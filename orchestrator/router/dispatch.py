@@ -21,7 +21,7 @@ from orchestrator.router.forward import Unit
 from orchestrator.router.intake import Ask
 from orchestrator.router.offers import Offers, Registry
 from orchestrator.router.parts import Pieces
-from orchestrator.router.record import Record, Recorder
+from orchestrator.router.record import BLAMELESS, Record, Recorder
 from orchestrator.router.road import Road
 from orchestrator.router.rooms import Rooms
 from orchestrator.router.settings import Settings
@@ -31,12 +31,6 @@ from orchestrator.wire.exchange import Exchange
 log = logging.getLogger(__name__)
 
 NO_ROOMS = range(0)
-
-BLAMELESS = frozenset({"internal", "engine-hung", "connect-failed", "total-deadline", "handoff-expired"})
-"""Reasons of failures that are nobody's, or that the registry has found by itself."""
-
-FULL = "engine-queue-full"
-"""The one reason with a 4xx that speaks of the engine: one that always is full is given a rest too."""
 
 
 class Counts(intake.Counts, Protocol):
@@ -198,9 +192,10 @@ class Life(Record):
         try:
             queued_s = self.mark("queue", home.road.clock.now_s())
             if isinstance(decision, Slice):
-                if self._pieces is None:
-                    self._pieces = Pieces(home, self.exchange, self, self._ask, self._blame)
-                self._pieces.send(decision)
+                self._pieces = pieces = self._pieces or Pieces(
+                    home, self.exchange, self, self._ask, self._blame
+                )
+                pieces.send(decision)
                 return
             if isinstance(decision, Reject):
                 self.reject = decision

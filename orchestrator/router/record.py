@@ -14,6 +14,12 @@ from orchestrator.topology.plan import Timeouts
 CLIENT_LEFT = 499
 """The status logged for a client that left before it had one (nginx's convention)."""
 
+BLAMELESS = frozenset({"internal", "engine-hung", "connect-failed", "total-deadline", "handoff-expired"})
+"""Reasons of failures that are nobody's, or that the registry has found by itself."""
+
+FULL = "engine-queue-full"
+"""The one reason with a 4xx that speaks of the engine: one that always is full is given a rest too."""
+
 
 class Record:
     """One request's facts. Times are seconds on the router's monotonic clock, stages seconds by name.
