@@ -21,7 +21,7 @@ from orchestrator.router.forward import Unit
 from orchestrator.router.intake import Ask
 from orchestrator.router.offers import Offers, Registry
 from orchestrator.router.parts import Pieces
-from orchestrator.router.record import BLAMELESS, Record, Recorder
+from orchestrator.router.record import BLAMELESS, FULL, Record, Recorder
 from orchestrator.router.road import Road
 from orchestrator.router.rooms import Rooms
 from orchestrator.router.settings import Settings
