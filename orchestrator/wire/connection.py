@@ -372,6 +372,9 @@ class Connection:
         if self._complete:
             return
         status = self._parser.get_status_code()
+        if status < 100 or (status < 200 and self._framed):
+            # An interim answer has no body; to the parser, what follows these would be one.
+            raise ValueError(f"status {status} with a body")
         if status < 200:
             self._headers = []
             self._framed = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.core.frozen import frozen
 from orchestrator.wire.exchange import Headers
@@ -65,3 +66,14 @@ def plain_refusal(status: int, message: str) -> Refusal:
     """The default: `{"error": {"message", "code"}}`; `message` is our own plain text."""
     text = message.replace("\\", "\\\\").replace('"', '\\"')
     return Refusal(f'{{"error":{{"message":"{text}","code":{status}}}}}'.encode())
+
+
+def over(tls: ssl.SSLContext | None, limits: WireLimits) -> dict[str, Any]:
+    """How a listener is told to secure its connections by `tls`.
+
+    A handshake may take as long as a request's head, and a last answer be left unread for as long as any.
+    """
+    if tls is None:
+        return {}
+    handshake_s, shutdown_s = limits.header_timeout_s, limits.stall_timeout_s
+    return {"ssl": tls, "ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": shutdown_s}

@@ -24,6 +24,7 @@ from orchestrator.wire.limits import (
     OnBad,
     Refusal,
     WireLimits,
+    over,
     plain_refusal,
 )
 from orchestrator.wire.reader import Refused, RequestHead, RequestReader
@@ -317,7 +318,7 @@ class Server:
         """Listen on one more bound socket. Raises OSError."""
         self._listeners.append(
             await self.loop.create_server(
-                partial(_accepted, self), sock=sock, backlog=BACKLOG, **_shake(self.tls, self.limits)
+                partial(_accepted, self), sock=sock, backlog=BACKLOG, **over(self.tls, self.limits)
             )
         )
 
@@ -361,11 +362,6 @@ def _sockets(listener: asyncio.AbstractServer) -> list[socket.socket]:
     return list(server.sockets)
 
 
-def _shake(tls: ssl.SSLContext | None, limits: WireLimits) -> dict[str, Any]:
-    """How connections are secured: a handshake may take as long as a request's head."""
-    return {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": limits.header_timeout_s}
-
-
 async def serve(
     handler: Handler,
     *,
@@ -385,7 +381,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     server = Server(handler, limits or WireLimits(), on_bad)
     server.tls = tls
-    shake = _shake(tls, server.limits)
+    shake = over(tls, server.limits)
     factory = partial(_accepted, server)
     if sock is not None and sock.family == socket.AF_UNIX:
         listener = await loop.create_unix_server(factory, sock=sock, backlog=backlog)

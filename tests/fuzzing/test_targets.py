@@ -29,6 +29,9 @@ FOUND = [
     ),
     # What follows a request was refused in words although the connection had been said to close.
     ("server", b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+    # What follows an interim answer with a framing, or an impossible status, was a body without a head.
+    ("answer", b"HTTP/1.1 199 OK\r\nTransfer-Encoding: x\r\n\r\nhello"),
+    ("answer", b"HTTP/1.1 050 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"),
     # Which of two kinds of line ends counted hung on the reads.
     ("stream", EVENT + EVENT.replace(b"\n\n", b"\r\n\r\n") + b"data: [DONE]\r\n\r\n"),
     # An odd number of line ends: no event was found in what was left of it.

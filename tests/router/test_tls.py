@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +19,7 @@ from orchestrator.core.types import Role
 from orchestrator.errors import TopologyError
 from orchestrator.router.tls import Secured
 from orchestrator.topology.plan import Plan, Tls
+from orchestrator.wire.limits import LINGER_S
 from orchestrator.wire.server import Exchange, Server, WireLimits, serve
 
 FILES = Path(__file__).resolve().parent.parent / "data" / "router" / "tls"
@@ -244,3 +246,26 @@ async def test_a_router_without_its_certificate_is_exit_2(
     router = await run(make_plan(engine.plan(), tls=gone))
     assert await router.ends() == 2
     assert any("router.tls.key" in line and "No such file" in line for line in router.lines)
+
+
+async def test_a_slow_reader_gets_all_of_a_last_answer(files: Tls) -> None:
+    size = 8_000_000
+
+    def big(exchange: Exchange) -> None:
+        exchange.respond(200, b"a" * size)
+
+    server = await serve(big, host="127.0.0.1", port=0, tls=Secured(files).context)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server.port))
+    reader, writer = await asyncio.open_connection(
+        sock=sock, ssl=trusting("one"), server_hostname="localhost", limit=65536
+    )
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    await asyncio.sleep(LINGER_S + 1.5)
+    async with asyncio.timeout(GUARD_S):
+        assert len(await reader.read()) == size
+    writer.close()
+    await server.drained(0.0)

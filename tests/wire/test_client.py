@@ -382,6 +382,8 @@ async def test_a_closed_connection_fails_before_anything_is_sent() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
         CHUNKED[: CHUNKED.index(b"2\r\nlo")] + b"zz\r\n",
         b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 050 Early\r\n\r\n" + OK + b"Content-Length: 0\r\n\r\n",
+        b"HTTP/1.1 103 Early\r\nContent-Length: 5\r\n\r\nhello" + OK + b"Content-Length: 0\r\n\r\n",
         OK + b"X: " + b"a" * 300_000,
     ],
 )
