@@ -8,11 +8,16 @@ from importlib import import_module
 
 BENCHES = {
     "router": "CPU per request and chunk, added latency, throughput and memory, beside the peers",
+    "goodput": "requests served within their targets, live, behind each router in turn",
+    "guard": "whether CPU per request and chunk has grown, beside a raw relay",
     "decide": "what the late scheduler takes for a decision, by endpoints and queue",
     "replay": "how fast a replay is, and how far its goodput is from a live run's",
     "sim": "what simulated engines cost themselves",
 }
 """By name, which is also the module's: what is measured."""
+
+PAGELESS = ("guard", "sim")
+"""Those that only print; `all` has the others write their pages."""
 
 
 def usage() -> str:
@@ -31,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     """The first exit status that is not 0; `all` goes on after one."""
     name, *rest = argv or ("--help",)
     if name == "all" and not rest:
-        return max([run(each, ()) for each in BENCHES])
+        return max([run(each, () if each in PAGELESS else ("--write",)) for each in BENCHES])
     if name in BENCHES:
         return run(name, rest)
     print(usage(), file=sys.stderr)

@@ -15,6 +15,7 @@ from benchmarks.machine import ROOT
 from benchmarks.mock import MODEL, Engine
 from benchmarks.native import CACHE
 from benchmarks.processes import free_port
+from orchestrator.core.slo import SloClass, Target
 
 PDCTL = Path(sys.executable).with_name("pdctl")
 
@@ -48,12 +49,26 @@ def topology(
         "credentials": {"client_keys": ["bench"]},
     }  # fmt: skip
     whole = {
-        "name": name, "model": {"served_name": MODEL}, "pools": pools, "router": router,
+        "name": name, "model": {"path": MODEL, "served_name": MODEL}, "pools": pools, "router": router,
         "scheduling": dict(scheduling), "state_dir": str(folder / f"state-{name}"), **(more or {}),
     }  # fmt: skip
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(whole))
     return path
+
+
+def targets(slo: SloClass, speed: float) -> dict[str, Any]:
+    """A class as a topology writes it, for engines `speed` times as fast; what a target adds for a request's
+    own cold prefill shrinks by itself."""
+    told: dict[str, Any] = {}
+    for name in ("ttft", "tpot", "itl", "e2e"):
+        target: Target | None = getattr(slo, name)
+        if target is not None:
+            told[name] = {
+                f"p{target.quantile * 100:g}": f"{target.seconds / speed:.9f}s",
+                **({"per_cold_prefill": target.per_cold_prefill} if target.per_cold_prefill else {}),
+            }
+    return told
 
 
 def contender(name: str, path: Path, port: int, engine: str, *, compiled: Path | None = None) -> Contender:
