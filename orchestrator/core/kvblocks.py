@@ -63,7 +63,7 @@ class KvBlocks:
     million. Beyond `limit` blocks nothing more is taken in, and `overfull` says so.
     """
 
-    __slots__ = ("_copies", "_names", "_seed", "block_tokens", "limit", "overfull", "strays")
+    __slots__ = ("_copies", "_names", "block_tokens", "limit", "overfull", "seed", "strays")
 
     def __init__(self, seed: int, block_tokens: int, limit: int) -> None:
         self.block_tokens = block_tokens
@@ -71,7 +71,7 @@ class KvBlocks:
         self.overfull = False
         self.strays = 0
         """Blocks that could not be named: private ones, those of another size, those that follow such."""
-        self._seed = seed & KEY_MASK
+        self.seed = seed & KEY_MASK
         self._names: dict[int, int] = {}
         self._copies: dict[int, int] = {}
 
@@ -79,10 +79,22 @@ class KvBlocks:
         """Blocks held, each counted once."""
         return len(self._copies)
 
-    def store(self, event: BlocksStored) -> None:
-        """Take in a chain of blocks. Raises ValueError for one without the tokens that it should have."""
+    def name(self, told: int) -> int | None:
+        """The name of a block that the engine knows as `told`; None: it is not here."""
+        return self._names.get(told)
+
+    def store(self, event: BlocksStored, beside: Sequence[KvBlocks] = ()) -> None:
+        """Take in a chain of blocks, which may go on from, or be copies of, such as `beside` holds.
+
+        Copies may come without their tokens. Raises ValueError for a chain without some that it should have.
+        """
         names, copies, hashes = self._names, self._copies, event.hashes
-        name = self._seed if event.parent is None else names.get(event.parent)
+        if beside and not event.tokens:
+            self._copy(hashes, beside)
+            return
+        name = self.seed if event.parent is None else names.get(event.parent)
+        if name is None and event.parent is not None:
+            name = _elsewhere(event.parent, beside)
         if name is None or event.private or event.block_tokens != self.block_tokens:
             self.strays += len(hashes)
             return
@@ -104,6 +116,21 @@ class KvBlocks:
                 name = known
                 copies[name] += 1
             start += width
+
+    def _copy(self, hashes: Sequence[int], beside: Sequence[KvBlocks]) -> None:
+        names, copies = self._names, self._copies
+        for told in hashes:
+            name = names.get(told)
+            if name is None:
+                name = _elsewhere(told, beside)
+            if name is None:
+                self.strays += 1
+            elif len(names) >= self.limit:
+                self.overfull = True
+                return
+            else:
+                names[told] = name
+                copies[name] = copies.get(name, 0) + 1
 
     def remove(self, event: BlocksRemoved) -> None:
         """Take note that a copy of each block has gone; of those never named nothing is known."""
@@ -129,12 +156,16 @@ class KvBlocks:
         Engines give up what follows a block before the block itself, so that what is held of a prompt is
         always its beginning.
         """
+        return self.reach(chain, 0)
+
+    def reach(self, chain: Sequence[int], start: int) -> int:
+        """How many leading blocks are held, if the first `start` are, here or elsewhere: O(log blocks)."""
         held, size = self._copies, len(chain)
-        if not size or chain[0] not in held:
-            return 0
+        if start >= size or chain[start] not in held:
+            return start
         if chain[size - 1] in held:
             return size
-        low, high = 1, size - 1
+        low, high = start + 1, size - 1
         while low < high:
             middle = (low + high + 1) >> 1
             if chain[middle - 1] in held:
@@ -142,3 +173,11 @@ class KvBlocks:
             else:
                 high = middle - 1
         return low
+
+
+def _elsewhere(told: int, beside: Sequence[KvBlocks]) -> int | None:
+    for blocks in beside:
+        name = blocks.name(told)
+        if name is not None:
+            return name
+    return None

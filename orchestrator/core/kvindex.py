@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from orchestrator.core.frozen import record
@@ -26,6 +26,9 @@ ENOUGH = 16.0
 PROVEN_SHARE = 0.5
 """An index comes (back) into use once it is wrong by no more than this share of what it is dropped for."""
 
+SLOW = (Tier.HOST, Tier.STORAGE)
+"""Tiers whose blocks must be brought back, the faster first."""
+
 EXACT, UNPROVEN, WRONG, OVERFULL = "exact", "unproven", "wrong", "overfull"
 """In use; not known from its beginning, and being checked; dropped after it was wrong; beyond its bound."""
 
@@ -47,6 +50,14 @@ class Coming:
 
 
 @record(slots=True, eq=False)
+class Behind:
+    """Tokens of a prompt that an endpoint has on its device, and those that follow on slower tiers."""
+
+    held: int
+    slow: Sequence[tuple[Tier, int]]
+
+
+@record(slots=True, eq=False)
 class Holder:
     """One endpoint's blocks, and how its reports agreed with them of late.
 
@@ -64,6 +75,8 @@ class Holder:
     drops: int = 0
     group: int = -1
     """The group of layers that is listened to, the first that told of whole prefixes."""
+    slow: dict[Tier, KvBlocks] = field(default_factory=dict)
+    """Blocks that must be brought back before a prompt can use them, by where they are."""
 
     @property
     def error(self) -> float | None:
@@ -80,9 +93,41 @@ class Holder:
                 found = common(one.chain, chain, found + 1)
         return found
 
+    def behind(self, chain: Sequence[int], held: int) -> tuple[tuple[Tier, int], ...]:
+        """Blocks that follow the leading `held` on slower tiers, the faster one first."""
+        found = []
+        for tier in SLOW:
+            blocks = self.slow.get(tier)
+            if blocks is not None:
+                end = blocks.reach(chain, held)
+                if end > held:
+                    found.append((tier, end - held))
+                    held = end
+        return tuple(found)
+
+    def table(self, tier: Tier) -> KvBlocks:
+        """The blocks on a tier."""
+        if tier is Tier.DEVICE:
+            return self.blocks
+        found = self.slow.get(tier)
+        if found is None:
+            found = self.slow[tier] = KvBlocks(self.blocks.seed, self.blocks.block_tokens, MAX_BLOCKS)
+        return found
+
+    def beside(self, tier: Tier) -> Sequence[KvBlocks]:
+        """The blocks on the other tiers, where there are slow ones."""
+        if tier is Tier.DEVICE and not self.slow:
+            return ()
+        return [blocks for at, blocks in ((Tier.DEVICE, self.blocks), *self.slow.items()) if at is not tier]
+
+    def empty(self) -> None:
+        """Nothing is held."""
+        self.blocks.clear()
+        self.slow.clear()
+
     def forget(self, state: str) -> None:
         """Start anew with nothing held and nothing checked."""
-        self.blocks.clear()
+        self.empty()
         self.coming = [one for one in self.coming if not one.computed]
         self.state = state
         self.checked = self.prompt = self.wrong = 0.0
@@ -106,6 +151,8 @@ class KvIndex:
         """Tokens of a block of those that are open: a request's `chains` are made for these."""
         self.holders: dict[str, Holder] = {}
         self.seed = seed
+        self.tiers = False
+        """Whether anybody has told of blocks on a slower tier."""
 
     def open(self, endpoint_id: str, block_tokens: int, capacity_tokens: int | None) -> None:
         """Its events are read from now on; nothing is known of it until `reset` says from where."""
@@ -140,13 +187,14 @@ class KvIndex:
             if isinstance(event, BlocksStored):
                 if holder.group < 0:
                     holder.group = event.group
-                if event.tier is Tier.DEVICE and event.group == holder.group:
-                    blocks.store(event)
+                if event.group == holder.group:
+                    self.tiers = self.tiers or event.tier is not Tier.DEVICE
+                    holder.table(event.tier).store(event, holder.beside(event.tier))
             elif isinstance(event, BlocksRemoved):
-                if event.tier is Tier.DEVICE and event.group == holder.group:
-                    blocks.remove(event)
+                if event.group == holder.group and (event.tier is Tier.DEVICE or event.tier in holder.slow):
+                    holder.table(event.tier).remove(event)
             else:
-                blocks.clear()
+                holder.empty()
                 holder.coming = [one for one in holder.coming if not one.computed]
         holder.told += 1
         if holder.coming:
@@ -156,13 +204,34 @@ class KvIndex:
             self._drop(endpoint_id, holder, OVERFULL)
 
     def held(self, endpoint_id: str, request: RequestView, *, sure: bool = False) -> int | None:
-        """Leading tokens of the prompt that it holds or (unless `sure`) will, in or out of use; None: nothing
-        can be said."""
+        """Leading tokens of the prompt that it holds, wherever, or (unless `sure`) will, in or out of use;
+        None: nothing can be said."""
         holder = self.holders.get(endpoint_id)
         if holder is None or request.chains is None:
             return None
         chain = request.chains.get(holder.blocks.block_tokens)
-        return None if chain is None else holder.leading(chain, sure=sure) * holder.blocks.block_tokens
+        if chain is None:
+            return None
+        blocks = holder.leading(chain, sure=sure)
+        if holder.slow:
+            blocks += sum([count for _, count in holder.behind(chain, blocks)])
+        return blocks * holder.blocks.block_tokens
+
+    def behind(self, request: RequestView) -> Mapping[str, Behind]:
+        """Where endpoints in use have tokens of the prompt on slower tiers, those."""
+        if request.chains is None:
+            return {}
+        found: dict[str, Behind] = {}
+        for endpoint_id, holder in self.holders.items():
+            size = holder.blocks.block_tokens
+            chain = request.chains.get(size) if holder.slow and holder.state == EXACT else None
+            if chain is None:
+                continue
+            held = holder.leading(chain)
+            slow = holder.behind(chain, held)
+            if slow:
+                found[endpoint_id] = Behind(held * size, [(tier, count * size) for tier, count in slow])
+        return found
 
     def sent(self, endpoint_id: str, request: RequestView) -> Coming | None:
         """The prompt goes there; None where nothing can be said of it."""

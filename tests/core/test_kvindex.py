@@ -105,6 +105,55 @@ def test_clear_empties_and_other_tiers_and_groups_of_layers_do_not_count():
     assert made.held("p0", prompt) == 16
 
 
+def tiered(*events):
+    made = index()
+    made.apply("p0", [stored(range(128)), *events])
+    return made
+
+
+def copied(blocks, tier, first=1):
+    """As engines tell of a copy: by its hashes alone."""
+    return BlocksStored(range(first, first + blocks), None, b"", 0, tier)
+
+
+def test_blocks_on_slower_tiers_are_known_behind_those_on_the_device():
+    made = tiered(copied(6, Tier.HOST), copied(8, Tier.STORAGE), BlocksRemoved([8, 7, 6, 5]))
+    asked, found = request(range(200)), {}
+    assert made.tiers
+    made.correct(asked, found)
+    assert found == {"p0": 64}
+    (behind,) = made.behind(asked).values()
+    assert (behind.held, behind.slow) == (64, [(Tier.HOST, 32), (Tier.STORAGE, 32)])
+    assert made.held("p0", asked) == 128, "what the engine will report"
+
+
+def test_a_copy_of_what_nobody_has_told_of_is_nothing():
+    made = tiered(copied(4, Tier.HOST, first=100))
+    assert made.behind(request(range(200))) == {}
+
+
+def test_a_chain_may_go_on_on_another_tier():
+    """Its tokens come with it, but what it follows is elsewhere."""
+    more = BlocksStored([9, 10], 8, packed(range(128, 160)), SIZE, Tier.HOST)
+    made = tiered(more, BlocksStored([11], 10, packed(range(160, 176)), SIZE))
+    (behind,) = made.behind(request(range(200))).values()
+    assert (behind.held, behind.slow) == (128, [(Tier.HOST, 32)])
+
+
+def test_what_leaves_a_tier_or_is_cleared_is_there_no_more():
+    made = tiered(copied(8, Tier.HOST), BlocksRemoved([8, 7, 6, 5]), BlocksRemoved([8, 7], Tier.HOST))
+    (behind,) = made.behind(request(range(200))).values()
+    assert behind.slow == [(Tier.HOST, 32)]
+    made.apply("p0", [BlocksCleared()])
+    assert made.behind(request(range(200))) == {}
+
+
+def test_one_that_is_not_gone_by_tells_of_no_tier():
+    made = index(whole=False)
+    made.apply("p0", [stored(range(128)), copied(8, Tier.HOST), BlocksRemoved([8, 7, 6, 5])])
+    assert made.behind(request(range(200))) == {}
+
+
 def test_who_is_known_from_the_middle_must_first_prove_itself():
     made, prompt = index(whole=False), request(range(64))
     made.apply("p0", [stored(range(64))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.frozen import record
+from orchestrator.core.late.bringing import Brought
 from orchestrator.core.late.decodes import AVOIDED, DecodeSide
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.pricing import Pick, Price
@@ -35,6 +36,8 @@ class Live:
     hold_until_s: float | None = None
     batch: int = 0
     context: int = 0
+    brought: Brought | None = None
+    """What its endpoint had to bring back from a slower tier."""
 
     def served(self) -> Served:
         """What a predictor learns from its first token."""

@@ -10,6 +10,7 @@ from operator import itemgetter
 
 from orchestrator.core.contracts import Order, PlannedOrder, Waiting
 from orchestrator.core.frozen import record
+from orchestrator.core.late.bringing import Bringing
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.policies import Policies
 from orchestrator.core.late.pricing import Pick, Pricing
@@ -68,6 +69,7 @@ class Pump:
         cached: PrefixCheck,
         policies: Policies,
         touched: Touched,
+        bringing: Bringing,
     ) -> None:
         self._profile = profile
         self._settings = profile.settings
@@ -75,6 +77,7 @@ class Pump:
         self._cached = cached
         self._policies = policies
         self._touched = touched
+        self._bringing = bringing
         order = profile.order.policy
         self._plans = order if isinstance(order, PlannedOrder) else None
         self._told, self._told_s = 0, -inf
@@ -161,6 +164,9 @@ class Pump:
             return False
         item.waits_for = None
         hits = self._cached.tokens(item.request)
+        if self._cached.exact.tiers:
+            hits = dict(hits)
+            self._bringing.worth(lane, hits, self._cached.exact.behind(item.request), item.tokens)
         item.hits = dict(sorted(hits.items(), key=_tokens, reverse=True)) if len(hits) > 1 else hits
         work_s = lane.fastest.seconds(item.tokens)
         for endpoint_id, hit in item.hits.items():

@@ -122,7 +122,7 @@ class LateScheduler:
         )
         pricing = Pricing(self._board, self.ledger, self.predictor, profile.settings)
         self._pricing = pricing
-        self._pump = Pump(profile, pricing, self.cached, policies, self._touched)
+        self._pump = Pump(profile, pricing, self.cached, policies, self._touched, self._tracking.bringing)
         for item, lane in self._waiting.values():
             item.waits_for = None
             lane.move(item, self._pump.key(item))

@@ -10,6 +10,7 @@ from math import inf
 from orchestrator.core.contracts import Bind, Decision, Poll, Spent
 from orchestrator.core.inflight import Ledger
 from orchestrator.core.late.board import Board, kind
+from orchestrator.core.late.bringing import Bringing
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.live import Live, explain_decode
 from orchestrator.core.late.station import Station
@@ -43,6 +44,7 @@ class Tracking:
         on_accounting_error: Callable[[AccountingError], None],
     ) -> None:
         self.live: dict[str, Live] = {}
+        self.bringing = Bringing()
         self._ledger = ledger
         self._board = board
         self._predictor = predictor
@@ -60,6 +62,9 @@ class Tracking:
         if not price.station.disaggregated:
             tokens -= price.cached  # blocks of a shared prefix are held once for all
         self.live[item.request.id] = live
+        if self._cached.exact.tiers:
+            behind = self._cached.exact.behind(item.request)
+            live.brought = self.bringing.brought(price.station.id, behind)
         guessed = live.provisional
         self._ledger.start(
             item.request, live.route, now_s, price.cached, 0 if guessed else tokens, guessed=guessed
@@ -176,6 +181,7 @@ class Tracking:
     def restarted(self, endpoint_id: str, out: list[Decision]) -> None:
         """A new process is behind an endpoint: whatever the old one computed is gone."""
         station = self._board.stations.get(endpoint_id)
+        self.bringing.forget(endpoint_id)
         if station is not None:
             station.clear()
         for request_id, live in list(self._held.items()):
@@ -237,6 +243,12 @@ class Tracking:
         if side is not None:
             live.batch, live.context = side.batch, side.tokens
         self._predictor.served(live.served(), now_s)
+        if live.brought is not None and live.alone:
+            took_s = live.prefill_s
+            if took_s is None:
+                took_s = first_s - live.dispatched_s - live.price.exposed_s
+            station = live.price.station
+            self.bringing.learn(station.id, live.brought, station.curve, live.item.tokens, took_s)
 
     def _computed(self, live: Live, now_s: float) -> bool:
         """Its prompt is computed: its station is free of it, and has it cached. False: that was known."""
