@@ -11,6 +11,7 @@ BENCHES = {
     "goodput": "requests served within their targets, live, behind each router in turn",
     "guard": "whether CPU per request and chunk has grown, beside a raw relay",
     "decide": "what the late scheduler takes for a decision, by endpoints and queue",
+    "index": "memory and time of the index of KV caches, up to 10 million blocks",
     "replay": "how fast a replay is, and how far its goodput is from a live run's",
     "sim": "what simulated engines cost themselves",
 }

@@ -11,8 +11,8 @@ from orchestrator.core.late.lanes import Lane
 from orchestrator.core.prediction import Curve
 
 PRIOR: Mapping[Tier, float] = {Tier.HOST: 0.05, Tier.STORAGE: 0.3}
-"""Before anything is learned, bringing a token back takes such a share of computing one (by the
-launch profile): as over PCIe at 20 GB/s, and from disks at 3 GB/s, with a model of 32 billion parameters. Assumed."""
+"""Before anything is learned, a token takes such a share of what computing it does (by the launch profile),
+as over PCIe at 20 GB/s, and from disks at 3 GB/s, with a model of 32 billion parameters. Assumed."""
 
 WEIGHT = 0.2
 """Of each lesson."""
