@@ -73,6 +73,8 @@ class Item(Waiting):
     """Seconds of prefill after which others may go in between; 0: it goes whole."""
     slices: int = 0
     """How many of its slices were sent."""
+    sliced: tuple[str, int] = ("", 0)
+    """Where the last of them was computed, and up to which token."""
 
     def sliced_at(self, station: Station) -> bool:
         """Whether it may be sent there a slice at a time."""

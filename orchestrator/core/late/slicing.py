@@ -27,11 +27,12 @@ MAX_SLICES = 256
 
 @record(slots=True, eq=False)
 class Piece:
-    """One slice on its way: whose, where, and under which name it is accounted for."""
+    """One slice on its way: whose, where, under which name it is accounted for, and up to which token."""
 
     item: Item
     station: Station
     name: str
+    end: int
 
 
 def end_of(curve: Curve, tokens: int, cached: int, seconds: float, block: int) -> int | None:
@@ -93,7 +94,8 @@ class Slices:
         size = station.endpoint.block_size
         if not size or item.slices >= MAX_SLICES or not item.sliced_at(station):
             return None
-        end = end_of(station.curve, item.tokens, best.cached, item.slice_s, size)
+        cached = self._known(best.cached, item, station)
+        end = end_of(station.curve, item.tokens, cached, item.slice_s, size)
         if end is None:
             return None
         name = f"{request.id}/{item.slices}"
@@ -102,12 +104,12 @@ class Slices:
             self._cached.slicing(request)
         item.slices += 1
         route = Route(station.id) if best.side is None else Route(best.side.id, station.id)
-        work_s = station.curve.seconds(end, best.cached)
+        work_s = station.curve.seconds(end, cached)
         # The route's decode side is only asked where an engine must pair every prefill: no room is counted.
-        self._ledger.start(view, Route(station.id), now_s, best.cached, end - best.cached)
-        station.start(name, unit, now_s, work_s, end, best.cached)
+        self._ledger.start(view, Route(station.id), now_s, cached, end - cached)
+        station.start(name, unit, now_s, work_s, end, cached)
         self._cached.sent(view, station.id, size)
-        self._open[request.id] = Piece(item, station, name)
+        self._open[request.id] = Piece(item, station, name, end)
         return Slice(request.id, route, end, item.slices - 1)
 
     def over(self, event: LegEvent, now_s: float) -> Item | None:
@@ -118,7 +120,9 @@ class Slices:
         if piece is None:
             return None
         done = event.what == "done"
-        if not done:
+        if done:
+            piece.item.sliced = piece.station.id, piece.end
+        else:
             piece.item.slice_s = 0.0
         self._end(piece, done, now_s)
         return piece.item
@@ -130,6 +134,13 @@ class Slices:
             return None
         self._end(piece, False, now_s)
         return piece.item
+
+    def _known(self, cached: int, item: Item, station: Station) -> int:
+        """Tokens that a station holds: what was sent in slices is known better than by an index of blocks of
+        text, so that none is sent twice; unless that knows of a loss."""
+        where, end = item.sliced
+        near = end - cached <= self._cached.block_tokens and not self._cached.exact.exact(station.id)
+        return max(cached, end) if where == station.id and near else cached
 
     def _end(self, piece: Piece, done: bool, now_s: float) -> None:
         del self._open[piece.item.request.id]

@@ -118,6 +118,21 @@ def test_after_a_slice_that_failed_the_rest_goes_whole():
     assert deck.idle()
 
 
+def test_slices_shorter_than_a_block_of_text_get_on_all_the_same():
+    """The approximate index knows blocks of 128 tokens; the engine's own are of 16."""
+    deck = Sliced(
+        [replace(e, block_size=16) for e in (*prefills("p0", slices=True), *decodes("d0"))], slices_s=0.06
+    )
+    deck.observe(*(replace(e, block_size=16) for e in deck.endpoints))
+    deck.ask("long", 1024)
+    ends = []
+    while "@" in deck.decision("long"):
+        ends.append(int(deck.decision("long").partition("@")[0]))
+        deck.run("long", 0.06)
+    assert ends == [48 * n for n in range(1, len(ends) + 1)]
+    assert ends[-1] > 900
+
+
 class Forgetful(Sliced):
     """An engine that tells what it holds, which is nothing whenever it is asked."""
 
