@@ -53,6 +53,8 @@ def _unit(instance: InstancePlan, block_tokens: int) -> Unit:
         "prior": prior(config, pulls=dialect == "vllm"),
         **instance.facts,
         "kv_total_tokens": config.kv_tokens,
+        # What an engine tells when it is asked: it computes parts of prompts, and finds them again.
+        "slices": (dialect == "vllm" or instance.role is Role.UNIFIED) and config.cache_tokens != 0,
     }
     endpoint = Endpoint(
         id=instance.name,
@@ -64,7 +66,8 @@ def _unit(instance: InstancePlan, block_tokens: int) -> Unit:
         ready=True,
         incarnation="life-1",
         max_model_len=options.max_model_len if instance.argv and instance.engine == "sim" else None,
-        block_size=options.page_size,
+        # Nothing finer than the trace's blocks is known of any cache.
+        block_size=max(options.page_size, block_tokens),
         labels=instance.labels,
         facts=facts,
     )

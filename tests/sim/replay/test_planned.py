@@ -49,6 +49,20 @@ def test_simulated_instances_have_the_sizes_of_their_flags(tmp_path: Path) -> No
     assert fleet.models == ("Qwen/Qwen3-32B",)
 
 
+def test_slices_are_for_engines_that_compute_parts_of_prompts(tmp_path: Path) -> None:
+    pools = "  {0}: {{role: {0}, engine: sim, options: {{dialect: {1}}}}}\n"
+    able = {}
+    for dialect in ("vllm", "sglang"):
+        text = "".join(pools.format(role, dialect) for role in ("prefill", "decode", "unified"))
+        for one in planned(tmp_path, text).units:
+            able[dialect, one.name] = one.endpoint.facts["slices"]
+            assert one.endpoint.block_size == 512, "a slice ends where a block that the trace knows does"
+    assert able["vllm", "prefill-0"]
+    assert able["vllm", "unified-0"]
+    assert able["sglang", "unified-0"]
+    assert not able["sglang", "prefill-0"]
+
+
 @pytest.mark.parametrize("dialect", ["sglang", "vllm"])
 @pytest.mark.parametrize("speed", [1, 4])
 def test_their_prior_is_what_they_do(tmp_path: Path, dialect: str, speed: int) -> None:
