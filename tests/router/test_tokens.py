@@ -228,3 +228,24 @@ def test_where_a_conversation_can_be_cut() -> None:
 def test_joining_needs_a_template_that_goes_on() -> None:
     assert tokentails.join(b"head", b"ab", b"abcd") == b"headcd"
     assert tokentails.join(b"head", b"ab", b"xbcd") is None
+
+
+async def test_tokens_of_prompts_that_may_go_in_slices_are_kept_while_they_last(
+    asker: Asker, engine: Engine
+) -> None:
+    """They are wanted whether anybody tells of a cache or not, and are let go of with the request."""
+    asker.index.close("e0")
+    short = RequestView("s", "m", PathKind.COMPLETION, 0.0, 10, 5)
+    assert not asker.tokens.wanted(short)
+    asker.tokens.sliced = lambda view: view.prompt_tokens > 100
+    assert not asker.tokens.wanted(short)
+    prompt = "a long prompt " * 100
+    view = await asker.ask(PathKind.COMPLETION, prompt=prompt)
+    assert asker.tokens.wanted(view)
+    assert view.parts
+    assert asker.tokens.of(view.id) == pack(text.encode(prompt))
+    asker.tokens.counted(view.id, "m", view.prompt_tokens, None)
+    assert asker.tokens.of(view.id) is None
+    whole = await asker.ask(PathKind.COMPLETION, prompt="short")
+    assert not whole.parts
+    assert asker.tokens.of(whole.id) is None
