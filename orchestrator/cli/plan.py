@@ -18,6 +18,7 @@ from orchestrator.topology.plan import Plan, dump
 from orchestrator.topology.profiles import ProfileFile
 from orchestrator.topology.reference import markdown
 from orchestrator.topology.schema import Topology
+from orchestrator.topology.strict import Strict
 
 DIFFERS = 1
 """Exit code of `plan --diff` where `up` would change something, as diff(1) has it."""
@@ -37,7 +38,7 @@ class Subject(StrEnum):
     PROFILE = "profile"
 
 
-_MODELS = {Subject.TOPOLOGY: Topology, Subject.PROFILE: ProfileFile}
+_MODELS: dict[Subject, type[Strict]] = {Subject.TOPOLOGY: Topology, Subject.PROFILE: ProfileFile}
 
 
 @app.command()

@@ -24,7 +24,7 @@ from orchestrator.launch.status import Phase, Status, ps_object
 from orchestrator.launch.unit import ROUTER
 from orchestrator.topology.doctor import out_of_date
 from orchestrator.topology.load import draft
-from orchestrator.topology.plan import Plan
+from orchestrator.topology.plan import RAY, Plan
 from orchestrator.topology.planner import state_dir
 from orchestrator.topology.values import parse_duration
 
@@ -92,6 +92,13 @@ def waited(work: Coroutine[Any, Any, T], interrupted: str) -> T:
 def one_node(plan: Plan, topology: Path) -> None:
     """Refuse to start here what belongs on several hosts, or a node that nothing runs on."""
     names = ", ".join(plan.nodes)
+    if plan.launcher == RAY:
+        if plan.node is None:
+            return
+        hint = "leave out --node; one `pdctl up` starts all of them"
+        raise TopologyError(
+            [Problem("launcher: ray starts every node's engines", file=str(topology), hint=hint)]
+        )
     if plan.node is not None and plan.nodes and plan.node not in plan.nodes:
         raise TopologyError(
             [

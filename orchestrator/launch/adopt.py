@@ -71,7 +71,10 @@ def inherit(
         older = [f for f in leaders if f.mark.incarnation < newest] if name == ROUTER else []
         alone = len(older) == len(leaders) > 0 and older[0].identity.pid == serving
         recorded = record.identity(boot) if record else None
-        if record is not None and recorded is not None and alive(recorded):
+        twin = _recorded(record, leaders)
+        if record is not None and twin is not None:
+            adoptions.append(Adoption(_resumable(record), twin.identity, twin.mark))
+        elif record is not None and recorded is not None and alive(recorded):
             mark = Mark(state_id, name, record.incarnation)
             adoptions.append(Adoption(_resumable(record), recorded, mark))
         elif record is not None and alone:
@@ -85,6 +88,15 @@ def inherit(
                 adoptions.append(_as(leaders[0], State.STARTING, record, boot))
         leaving += [_as(one, State.READY, record, boot) for one in older]
     return Inheritance(tuple(adoptions), tuple(ended), tuple(leaving))
+
+
+def _recorded(record: Record | None, leaders: Sequence[Found]) -> Found | None:
+    """The leader that `record` tells of, wherever it runs: on another host, neither its pid nor the boot says
+    anything here."""
+    if record is None or record.pid is None:
+        return None
+    known = (record.incarnation, record.pid, record.ticks)
+    return next((f for f in leaders if (f.mark.incarnation, f.identity.pid, f.identity.ticks) == known), None)
 
 
 def _as(found: Found, state: State, record: Record | None, boot: str) -> Adoption:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from orchestrator.launch.process import Identity, Mark
 from orchestrator.launch.unit import Unit
+from orchestrator.topology.plan import Plan
 
 
 class Process(Protocol):
@@ -47,6 +48,11 @@ class Found:
 
 class Launcher(Protocol):
     """Starts units and finds those that earlier controllers started. Registered in `pdctl.launchers`."""
+
+    def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
+        """Take up who launches what in `plan`, before anything of it is begun; `ours` runs. Raises
+        LaunchError when it cannot be launched so."""
+        ...
 
     def refusals(self, units: Sequence[Unit], ours: Sequence[Process]) -> Sequence[str]:
         """Why any of `units` cannot be started here now, one sentence each; what `ours` hold is free."""

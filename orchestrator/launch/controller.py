@@ -17,7 +17,7 @@ from orchestrator.errors import LaunchError
 from orchestrator.launch import logs
 from orchestrator.launch.control_server import Server
 from orchestrator.launch.identity import Identities
-from orchestrator.launch.local import LocalLauncher
+from orchestrator.launch.launchers import Launchers
 from orchestrator.launch.paths import Lock, StateDir, writing
 from orchestrator.launch.probe import HttpProber
 from orchestrator.launch.routerlink import SocketRouterLink, link_of
@@ -92,7 +92,7 @@ async def controller(
             shell = Shell(
                 state=state,
                 store=store,
-                launcher=LocalLauncher(state),
+                launcher=Launchers(state),
                 prober=prober,
                 router=SocketRouterLink(state.router),
                 clock=SystemClock(),

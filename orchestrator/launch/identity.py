@@ -55,7 +55,7 @@ class Identities:
 
     async def foreign(self, unit: Unit, pids: Collection[int]) -> Wrong | None:
         """Whether a process that is none of `unit`'s answers at its port, as far as that can be seen."""
-        if unit.is_router or unit.wrapped or not unit.url:
+        if unit.is_router or unit.wrapped or unit.elsewhere or not unit.url:
             return None
         host, port = split_http_url(unit.url)
         found = [one for one in await asyncio.to_thread(self.who, host, port) if one.pid is not None]

@@ -34,6 +34,7 @@ from orchestrator.launch.process import (
     send,
 )
 from orchestrator.launch.unit import Unit
+from orchestrator.topology.plan import Plan
 
 INHERITED = frozenset(
     (
@@ -62,7 +63,7 @@ class LocalProcess:
 
     def __init__(self, identity: Identity, mark: Mark, child: subprocess.Popen[bytes] | None) -> None:
         self.identity = identity
-        self._mark = mark
+        self.mark = mark
         self._child = child
         self._family: set[Identity] = {identity}
         self._code: int | None = None
@@ -96,7 +97,7 @@ class LocalProcess:
 
     def _members(self) -> set[Identity]:
         table = Table.take()
-        self._family |= {i for i, mark in table.marked(self._mark.state_id).items() if mark == self._mark}
+        self._family |= {i for i, mark in table.marked(self.mark.state_id).items() if mark == self.mark}
         self.remember(table)
         return self._family
 
@@ -131,6 +132,9 @@ class LocalLauncher:
     def __init__(self, state: StateDir, environ: Mapping[str, str] | None = None) -> None:
         self._state = state
         self._base = base_environment(os.environ if environ is None else environ)
+
+    def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
+        """Nothing: all of a plan is started here."""
 
     def refusals(self, units: Sequence[Unit], ours: Sequence[Process]) -> Sequence[str]:
         """See `Launcher`. Found are: a missing program or folder, a foreign address, a taken port."""

@@ -46,6 +46,9 @@ class OomWatch:
     def verdict(self, pids: Collection[int], ticks: int) -> Oom:
         """Whether one of `pids`, the first of which was started at `ticks` (clock ticks since boot), was
         killed."""
+        if not pids:
+            # Of another host, whose kernel it is that might know.
+            return Oom.UNKNOWN
         since_us = ticks * 1_000_000 // TICKS_PER_S
         if any(pid in pids and at_us >= since_us for at_us, pid in self._kills()):
             return Oom.PROVEN

@@ -14,6 +14,7 @@ from orchestrator.core.lifecycle import State
 from orchestrator.errors import LaunchError
 from orchestrator.launch import control
 from orchestrator.launch.adopt import inherit, unit_for
+from orchestrator.launch.launchers import Launchers
 from orchestrator.launch.local import LocalLauncher
 from orchestrator.launch.oom import OomWatch
 from orchestrator.launch.paths import StateDir, controller_pid, reaching
@@ -87,8 +88,13 @@ async def _status(state: StateDir) -> Status:
             if error.reason not in ("no-controller", "controller-gone"):
                 raise
     records, problem = _records(state)
+    try:
+        alive_now = Launchers(state).find()
+    except LaunchError as error:
+        # The cluster cannot be reached: what runs there is not shown, and the reason is.
+        alive_now, problem = LocalLauncher(state).find(), error.message
     boot, units = boot_id(), _units(state)
-    left = inherit(records, LocalLauncher(state).find(), state.id, boot, alive)
+    left = inherit(records, alive_now, state.id, boot, alive)
     living = {a.record.name: a.record for a in left.adoptions}
     found: list[InstanceStatus] = []
     for name in dict.fromkeys((*records, *living)):

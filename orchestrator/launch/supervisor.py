@@ -149,6 +149,7 @@ class Supervisor:
             {k.unit.name: _current(k) for k in fleet.alive()},
             one_by_one=watch_s is not None,
         )
+        self._shell.launcher.follow(plan, fleet.processes())
         refused = self._shell.launcher.refusals([units[n] for n in changes.touched], fleet.processes())
         if refused:
             raise LaunchError("\n".join(refused), reason="cannot-start")

@@ -81,6 +81,9 @@ class FakeLauncher:
     running: dict[str, FakeProcess] = field(default_factory=dict)
     swept: list[Collection[Mark]] = field(default_factory=list)
 
+    def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
+        """See `Launcher`."""
+
     def refusals(self, units: Sequence[Unit], ours: Sequence[Process]) -> Sequence[str]:
         """See `Launcher`."""
         return [self.refused[u.name] for u in units if u.name in self.refused]

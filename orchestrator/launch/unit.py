@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.core.address import url_host
 from orchestrator.engines.base import HttpCall, LogHint, Probes, Word
 from orchestrator.errors import LaunchError
-from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan, RouterPlan
+from orchestrator.topology.plan import LOCAL, FollowerPlan, InstancePlan, Plan, RouterPlan
 from orchestrator.topology.router_plan import TAKE_OVER
 
 ROUTER = "router"
@@ -78,6 +78,10 @@ class Unit:
         """The instance (or router) that it is a process of."""
         return self.follows or self.name
 
+    node: str = ""
+    """The topology's node that it runs on."""
+    elsewhere: bool = False
+    """Whether another host than this one may run it, so that what listens here tells nothing of it."""
     identity: Identity | None = None
     """Whom it is to be; None where nothing is known that it would tell."""
     wrapped: bool = False
@@ -117,6 +121,7 @@ def of_instance(plan: InstancePlan, engine_key: str | None, base_dir: str = ".")
         keys={0: engine_key} if engine_key else None,
         identity=_identity(plan, base_dir),
         wrapped=plan.wrapped,
+        node=plan.node,
     )
 
 
@@ -141,6 +146,7 @@ def of_follower(plan: InstancePlan, follower: FollowerPlan, engine_key: str | No
         follows=plan.name,
         identity=None,
         address=follower.address,
+        node=follower.node,
     )
 
 
@@ -188,6 +194,7 @@ def units_of(plan: Plan) -> dict[str, Unit]:
             found.append(of_instance(instance, key, plan.base_dir))
         followers = (f for f in instance.followers if plan.node in (None, f.node))
         found += [of_follower(instance, f, key) for f in followers]
+    found = [replace(unit, elsewhere=plan.launcher != LOCAL) for unit in found]
     if plan.router is not None and plan.router.argv and plan.node in (None, plan.router.node):
         found.append(of_router(plan.router))
     units: dict[str, Unit] = {}

@@ -19,7 +19,7 @@ from orchestrator.topology.lint import lint, lint_engines
 from orchestrator.topology.lint_fabric import lint_fabric
 from orchestrator.topology.nearby import nearby
 from orchestrator.topology.otherrole import Form, with_other_role
-from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan
+from orchestrator.topology.plan import RAY, FollowerPlan, InstancePlan, Plan
 from orchestrator.topology.prior import as_fact
 from orchestrator.topology.router_plan import plan_router
 from orchestrator.topology.rulebook import rulebook
@@ -59,6 +59,8 @@ def build(inputs: Inputs) -> Plan:
         state_dir=inputs.state_dir,
         seed=_seed(inputs),
         instances=tuple(instances),
+        launcher=inputs.topology.launcher,
+        ray_address=inputs.topology.ray.address if inputs.topology.launcher == RAY else "",
         router=router,
         warnings=tuple(str(p) for p in _in_order(list(dict.fromkeys(kept)))),
         silenced=tuple(map(str, silenced)),

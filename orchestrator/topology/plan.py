@@ -11,6 +11,10 @@ from pydantic import TypeAdapter
 from orchestrator.core.types import Role
 from orchestrator.engines.base import HttpCall, LogHint, Probes, Word
 
+LOCAL = "local"
+RAY = "ray"
+"""What `launcher` may be."""
+
 
 @dataclass(frozen=True, slots=True)
 class FollowerPlan:
@@ -264,6 +268,9 @@ class Plan:
     silenced: tuple[str, ...] = ()
     """Findings that the topology silences, each with its reason."""
     node: str | None = None
+    launcher: str = LOCAL
+    """Who starts the engines: `local` here, `ray` on the nodes of the Ray cluster at `ray_address`."""
+    ray_address: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the files that it was made from, by path."""
 

@@ -267,6 +267,14 @@ def _external_findings(pool: Pool) -> Findings:
     ]
 
 
+class Ray(Strict):
+    """The Ray cluster that engines are started through."""
+
+    address: Text = Field(
+        "auto", description="Its head, `HOST:PORT`. `auto`: the cluster that this host is part of."
+    )
+
+
 class Silence(Strict):
     """A lint rule that is wrong here."""
 
@@ -296,6 +304,12 @@ class Topology(Strict):
         description="Promises by name, beside those that are shipped: `realtime`, `interactive`, `batch`.",
     )
     tenants: dict[Name, Tenant] = Field(default_factory=dict, description="Groups of clients by name.")
+    launcher: Literal["local", "ray"] = Field(
+        "local",
+        description="Who starts engines: `local`, pdctl on its own host (`--node` where there are more), or "
+        "`ray`, one pdctl for all nodes through a Ray cluster.",
+    )
+    ray: Ray = Field(default_factory=Ray, description="The cluster of `launcher: ray`.")
     silence: dict[Name, Silence] = Field(
         default_factory=dict,
         description="Lint rules that are wrong here, by name (rules.md), each with the reason.",
@@ -306,6 +320,12 @@ class Topology(Strict):
     seed: int | None = Field(
         None, strict=True, ge=0, lt=2**63, description="Keys the block hashes. Default: made from `name`."
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if "ray" in self.model_fields_set and self.launcher != "ray":
+            raise findings([(("ray",), "is not read without `launcher: ray`")])
+        return self
 
     @property
     def hosts(self) -> tuple[Node, ...]:

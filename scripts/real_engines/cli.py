@@ -7,25 +7,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from real_engines import model, recipe, sglang_venv, vllm_venv
+from real_engines import model, ray_venv, recipe, sglang_venv, vllm_venv
 from real_engines.runner import InstallError, Runner, fail
 
 ROOT_VARIABLE = "PDCTL_REAL_ENGINES_DIR"
-PARTS = ("vllm", "sglang", "model")
-FOLDERS = {"vllm": "vllm", "sglang": "sglang", "model": "models/tiny"}
+PARTS = ("vllm", "sglang", "ray", "model")
+FOLDERS = {"vllm": "vllm", "sglang": "sglang", "ray": "ray", "model": "models/tiny"}
 INSTALL: dict[str, Callable[[Path, Runner], None]] = {
     "vllm": vllm_venv.install,
     "sglang": sglang_venv.install,
+    "ray": ray_venv.install,
     "model": model.install,
 }
 CHECK: dict[str, Callable[[Path], None]] = {
     "vllm": vllm_venv.check,
     "sglang": sglang_venv.check,
+    "ray": ray_venv.check,
     "model": model.check,
 }
 RECIPE: dict[str, Callable[[], str]] = {
     "vllm": vllm_venv.wanted_recipe,
     "sglang": sglang_venv.wanted_recipe,
+    "ray": ray_venv.wanted_recipe,
     "model": model.wanted_recipe,
 }
 
@@ -51,7 +54,7 @@ def locked(root: Path) -> Iterator[None]:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="real-engines",
-        description="Install real vLLM and SGLang for CPUs, and a tiny model.",
+        description="Install real vLLM and SGLang for CPUs, Ray, and a tiny model.",
         epilog=f"They go to {install_root()}; set {ROOT_VARIABLE} to change that.",
     )
     parser.add_argument("part", nargs="?", choices=(*PARTS, "all"), default="all")
