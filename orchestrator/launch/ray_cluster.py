@@ -102,7 +102,7 @@ class RayCluster:
         ray = _ray()
         if address != AUTO:
             _knock(address)
-        options = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
+        options = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
         # In another thread than the main one, Ray leaves SIGTERM alone, which is how we are stopped.
         with ThreadPoolExecutor(1) as pool:
             try:

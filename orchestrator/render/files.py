@@ -16,6 +16,8 @@ from orchestrator.topology.plan import FollowerPlan, InstancePlan, Plan
 MARK = "pdctl render"
 """In every file that is written, so that no other is overwritten."""
 ROUTER = "router"
+FILES = "PDCTL_FILES"
+"""The variable of the folder that holds the files which processes are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Process:
     cwd: str | None = None
     follows: str = ""
     model: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files that it reads, by their names in the folder of `FILES`, with their text."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -93,6 +97,9 @@ class Deployment:
         names = {value: name for name, value in self.secrets.items() if value}
         variables = self.address_variables()
         patterns = [re.escape(value) for value in sorted(names, key=len, reverse=True)]
+        for folder in self._folders():
+            names.setdefault(folder, FILES)
+            patterns.append(rf"{re.escape(folder)}(?=/)")
         for node, address in self.addresses.items():
             names.setdefault(address, variables[node])
             patterns.append(rf"(?<![0-9A-Za-z.:])(?:{re.escape(address)})(?![0-9A-Za-z.])")
@@ -111,11 +118,6 @@ class Deployment:
 
     def _instance(self, instance: InstancePlan) -> Iterator[Process]:
         for process in instance.processes:
-            if process.files:
-                message = (
-                    f"{process.name} needs files that only `pdctl up` writes: {', '.join(process.files)}"
-                )
-                raise TopologyError([Problem(message, hint="use a setting without a file of its own")])
             head = process is instance
             yield Process(
                 name=process.name,
@@ -133,7 +135,13 @@ class Deployment:
                 cwd=instance.cwd,
                 follows="" if head else instance.name,
                 model=instance.model,
+                files={Path(path).name: text for path, text in process.files.items()},
             )
+
+    def _folders(self) -> set[str]:
+        """Where `up` would put the files that processes are given."""
+        files = (path for i in self.plan.instances for p in i.processes for path in p.files)
+        return {str(Path(path).parent) for path in files}
 
     def _words(self, argv: Sequence[Word], where: str) -> tuple[tuple[Piece, ...], ...]:
         return tuple(self.pieces(word.text, secret=word.secret, where=where) for word in argv)

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.core.address import is_loopback
 from orchestrator.errors import Problem, TopologyError
-from orchestrator.render.files import ROUTER, Deployment, File, Process, Var
+from orchestrator.render.files import FILES, ROUTER, Deployment, File, Process, Var
 from orchestrator.render.scripts import KILL_MARGIN_S, about
 from orchestrator.topology.model import CONFIG
 
@@ -19,6 +19,8 @@ GPU = "nvidia.com/gpu"
 PERIOD_S = 10
 TOPOLOGY = "/etc/pdctl"
 """Where the router's pod finds the topology."""
+OWN_FILES = "/etc/pdctl-files"
+"""Where a pod finds the files that its process is given."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MAX_NAME = 63
 
@@ -37,6 +39,8 @@ def render(deployment: Deployment, images: Mapping[str, str]) -> list[File]:
         )
     for process in processes:
         note = "\n".join(about(deployment, process))
+        if process.files:
+            parts.append(_manifest(_own_files(deployment, process), f"Files that {process.name} reads."))
         parts.append(_manifest(_deployment(deployment, process, images[process.pool]), note))
         if process.name == ROUTER:
             parts.append(
@@ -153,6 +157,12 @@ def _config_map(deployment: Deployment) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
+def _own_files(deployment: Deployment, process: Process) -> dict[str, Any]:
+    """What a process reads at `OWN_FILES`."""
+    meta = {"name": f"{_dns(deployment, process)}-files", "labels": _labels(deployment, process)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(process.files)}
+
+
 def _files(deployment: Deployment) -> dict[str, Path]:
     """The topology and what it refers to in its folder, by key of the ConfigMap."""
     base = Path(deployment.plan.base_dir)
@@ -231,13 +241,14 @@ def _router_words(deployment: Deployment) -> list[str]:
 
 def _word(deployment: Deployment, pieces: tuple[Any, ...]) -> str:
     """`$(NAME)` is filled in by Kubernetes; addresses are the plan's, and a literal `$(` is doubled."""
-    addresses = {v: deployment.addresses[n] for n, v in deployment.address_variables().items()}
+    known = {v: deployment.addresses[n] for n, v in deployment.address_variables().items()}
+    known[FILES] = OWN_FILES
     parts = []
     for piece in pieces:
         if not isinstance(piece, Var):
             parts.append(piece.replace("$(", "$$("))
         else:
-            parts.append(addresses.get(piece.name) or f"$({piece.name})")
+            parts.append(known.get(piece.name) or f"$({piece.name})")
     return "".join(parts)
 
 
@@ -291,6 +302,8 @@ def _mounted(deployment: Deployment, process: Process) -> Iterator[tuple[dict[st
         return
     # What the ranks of an engine exchange within a pod; the default of 64 MiB ends them.
     yield {"name": "shm", "emptyDir": {"medium": "Memory"}}, "/dev/shm"
+    if process.files:
+        yield {"name": "files", "configMap": {"name": f"{_dns(deployment, process)}-files"}}, OWN_FILES
     for source in deployment.plan.sources:
         if Path(source).name == CONFIG:
             folder = str(Path(source).parent)

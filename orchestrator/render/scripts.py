@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from orchestrator.render.files import ROUTER, Deployment, File, Process, grouped, quoted
+from orchestrator.render.files import FILES, ROUTER, Deployment, File, Process, grouped, quoted
 
 KILL_MARGIN_S = 10
 """Seconds between the end of a process's own drain and KILL."""
@@ -68,6 +68,8 @@ def _script(deployment: Deployment, process: Process, defaults: dict[str, str]) 
     for name in process.variables:
         if name in defaults:
             lines.append(f': "${{{name}:={defaults[name]}}}"')
+        elif name == FILES:
+            lines += _files(process)
         else:
             lines.append(f': "${{{name}:?holds a key of the topology; set it}}"')
     lines += [
@@ -82,6 +84,15 @@ def _script(deployment: Deployment, process: Process, defaults: dict[str, str]) 
     command = [" ".join(quoted(word) for word in group) for group in grouped(process.words)]
     lines.append("exec " + " \\\n  ".join(command))
     return "\n".join(lines) + "\n"
+
+
+def _files(process: Process) -> list[str]:
+    """Write the files that a process is given, beside the folder of its script unless told otherwise."""
+    lines = [f': "${{{FILES}:=$(cd "$(dirname "$0")/.." && pwd)/files}}"', f'mkdir -p "${FILES}"']
+    for name, text in process.files.items():
+        end = next(e for e in ("END", *(f"END_{n}" for n in range(len(text) + 1))) if e not in text)
+        lines += [f"cat >\"${FILES}\"/{shlex.quote(name)} <<'{end}'", text.rstrip("\n"), end]
+    return lines
 
 
 def about(deployment: Deployment, process: Process) -> list[str]:

@@ -28,8 +28,8 @@ TOPOLOGY = """\
 name: ray-test
 model: {{path: Qwen/Qwen3-32B, served_name: demo}}
 nodes:
-  - {{name: alpha, gpus: 4, ports: {a}-{a_last}}}
-  - {{name: beta, gpus: [4, 5, 6, 7], ports: {b}-{b_last}}}
+  - {{name: alpha, address: 127.0.0.11, gpus: 4, ports: {a}-{a_last}}}
+  - {{name: beta, address: 127.0.0.12, gpus: 4, ports: {b}-{b_last}}}
 pools:
   prefill: {{role: prefill, engine: sim, nodes: [alpha], gpus: 4, options: {{speed: 20}}}}
   decode: {{role: decode, engine: sim, nodes: [beta], gpus: 4, options: {{speed: 20}}}}
@@ -44,23 +44,20 @@ state_dir: {state}
 def environ(installed: dict[str, Path]) -> dict[str, str]:
     """An environment in which this Python finds Ray."""
     (packages,) = installed["ray"].glob("lib/python*/site-packages")
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
     return {**os.environ, **quiet, "PYTHONPATH": str(packages)}
 
 
 @pytest.fixture(scope="module")
 def cluster(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A head and two nodes of eight logical GPUs each, as long as the tests here. Of the second one, four are
-    held by others."""
+    """A head and two nodes of eight logical GPUs each, as long as the tests here."""
     temp = f"/tmp/pdctl-ray-{os.getpid()}"
     nodes: list[subprocess.Popen[bytes]] = []
     log = (tmp_path_factory.mktemp("ray") / "nodes.log").open("wb")
 
     def start(*words: str) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
-        nodes.append(
-            subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
-        )
+        nodes.append(subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True))
 
     try:
         start(
@@ -71,6 +68,14 @@ def cluster(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
         for name in ("alpha", "beta"):
             resources = json.dumps({name: 1})
             start(f"--address={HEAD}", "--num-cpus=2", "--num-gpus=8", f"--resources={resources}")
+        counted = (
+            "import ray; ray.init({!r}, log_to_driver=False); print(sum(n['Alive'] for n in ray.nodes()))"
+        )
+        count = [sys.executable, "-c", counted.format(HEAD)]
+        wait(
+            lambda: subprocess.run(count, env=environ, capture_output=True, text=True).stdout.strip() == "3",
+            "not all nodes join",
+        )
         yield
     finally:
         trees = [p for n in nodes if psutil.pid_exists(n.pid) for p in tree(n.pid)]
@@ -123,9 +128,7 @@ def deployment(cluster: None, environ: dict[str, str], tmp_path: Path) -> Iterat
     file = tmp_path / "t.yaml"
     a, b, router = FIRST + 10, FIRST + 60, FIRST + 100
     numbers = {"a": a, "a_last": a + 40, "b": b, "b_last": b + 39, "router": router}
-    # Of eight that are free Ray gives the first four.
-    text = TOPOLOGY.format(**numbers, head=HEAD, state=tmp_path / "state").replace("[4, 5, 6, 7]", "4")
-    file.write_text(text)
+    file.write_text(TOPOLOGY.format(**numbers, head=HEAD, state=tmp_path / "state"))
     made = Deployment(file, environ)
     yield made
     made.pdctl("down", "--force")
@@ -224,10 +227,10 @@ def test_engines_outlive_driver_and_agents_and_are_adopted(deployment: Deploymen
 def test_what_the_cluster_cannot_give_is_refused_before_anything_starts(deployment: Deployment) -> None:
     good = deployment.file.read_text()
     for old, new, told in (
-        ("name: beta, gpus: 4", "name: beta, gpus: [4, 5, 6, 7]", "Ray gives 0, 1, 2, 3"),
-        ("beta", "gamma", "node gamma (127.0.0.1) is not in the Ray cluster"),
+        ("127.0.0.12, gpus: 4", "127.0.0.12, gpus: [4, 5, 6, 7]", "Ray gives 0, 1, 2, 3"),
+        ("beta", "gamma", "node gamma (127.0.0.12) is not in the Ray cluster"),
         (HEAD, "127.0.0.1:1", "no Ray cluster answers at 127.0.0.1:1"),
-        ("name: alpha, gpus: 4", "name: alpha, gpus: 16", "has not as many free (8 in all)"),
+        ("127.0.0.11, gpus: 4", "127.0.0.11, gpus: 16", "has not as many free (8 in all)"),
     ):
         text = good.replace(old, new)
         if "16" in new:

@@ -26,6 +26,22 @@ router:
   credentials: {client_keys: ["${env:CLIENT_KEY}"], engine_key: "${env:ENGINE_KEY}"}
 """
 
+WITH_FILES = """\
+name: one
+model: {path: org/model}
+nodes: [{name: a, address: 10.0.0.1, gpus: 2, nics: [mlx5_0]}]
+pools:
+  prefill: {role: prefill, engine: sglang, options: {device_map: file}}
+  decode: {role: decode, engine: sglang}
+router: {listen: 0.0.0.0:8000, auth: none}
+"""
+
+
+@pytest.fixture
+def with_files() -> str:
+    """A topology of which the prefill engine reads a file that `up` would write."""
+    return WITH_FILES
+
 
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[..., Deployment]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import LaunchError, TopologyError
-from orchestrator.render.files import MARK, Deployment, File, Var, quoted, write
+from orchestrator.render.files import FILES, MARK, Deployment, File, Var, quoted, write
 
 Made = Callable[..., Deployment]
 
@@ -66,15 +66,10 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
         write([File("run/x.sh/y", "")], tmp_path)
 
 
-def test_files_that_only_up_writes_are_refused(made: Made) -> None:
-    text = (
-        "name: one\nmodel: {path: org/model}\n"
-        "nodes: [{name: a, address: 10.0.0.1, gpus: 2, nics: [mlx5_0]}]\n"
-        "pools:\n"
-        "  prefill: {role: prefill, engine: sglang, options: {device_map: file}}\n"
-        "  decode: {role: decode, engine: sglang}\n"
-        "router: {auth: none}\n"
-    )
-    deployment = made(text)
-    with pytest.raises(TopologyError, match=r"prefill-0 needs files that only .*nics\.json"):
-        deployment.processes()
+def test_files_that_up_would_write_are_named_by_a_variable(made: Made, with_files: str) -> None:
+    first, *_ = made(with_files).processes()
+    (name,) = first.files
+    assert name.endswith("nics.json")
+    word = next(word for word in first.words if Var(FILES) in word)
+    assert word == (Var(FILES), f"/{name}")
+    assert FILES in first.variables

@@ -48,6 +48,24 @@ def pods(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {m["metadata"]["name"]: m["spec"]["template"]["spec"] for m in found if m["kind"] == "Deployment"}
 
 
+def test_files_that_a_process_reads_are_a_config_map_of_its_own(made: Made, with_files: str) -> None:
+    deployment = made(with_files)
+    found = manifests(deployment)
+    (held,) = (m for m in found if m["kind"] == "ConfigMap" and m["metadata"]["name"].endswith("-files"))
+    (pod,) = (
+        p
+        for p in pods(found).values()
+        if any("configMap" in v and v["name"] == "files" for v in p["volumes"])
+    )
+    (path, text), *_ = deployment.plan.instances[0].files.items()
+    name = path.rpartition("/")[2]
+    assert held["data"] == {name: text}
+    assert {"name": "files", "configMap": {"name": held["metadata"]["name"]}} in pod["volumes"]
+    (container,) = pod["containers"]
+    assert f"/etc/pdctl-files/{name}" in container["args"]
+    assert {"name": "files", "mountPath": "/etc/pdctl-files"} in container["volumeMounts"]
+
+
 def test_kinds_names_and_selectors_are_what_the_server_wants(made: Made) -> None:
     found = manifests(made())
     assert Counter((m["apiVersion"], m["kind"]) for m in found) == {

@@ -70,6 +70,25 @@ def test_scripts_are_sound_and_pass_words_on_as_they_are(made: Made, tmp_path: P
     assert (done.returncode != 0, "ENGINE_KEY" in done.stderr) == (True, True)
 
 
+def test_files_are_written_before_the_process_that_reads_them(
+    made: Made, with_files: str, tmp_path: Path
+) -> None:
+    deployment = made(with_files)
+    out = tmp_path / "elsewhere"
+    files.write(render(deployment), out)
+    script = out / "run" / "prefill-0.sh"
+    script.write_text(script.read_text().replace("exec /usr/bin/python3", "exec printf '%s\\n'"))
+    env = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(["sh", script], env=env, capture_output=True, text=True, check=True)
+    words = done.stdout.splitlines()
+    (path, text), *_ = deployment.plan.instances[0].files.items()
+    there = out / "files" / Path(path).name
+    assert words[words.index("--disaggregation-ib-device") + 1] == str(there)
+    assert there.read_text().strip() == text.strip()
+    # A second rendering finds its own files.
+    files.write(render(deployment), out)
+
+
 @pytest.mark.integration
 def test_what_was_rendered_serves_and_stops_in_order(tmp_path: Path) -> None:
     first = free_ports(20)
