@@ -49,7 +49,7 @@ class Found:
 class Launcher(Protocol):
     """Starts units and finds those that earlier controllers started. Registered in `pdctl.launchers`."""
 
-    def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
+    async def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
         """Take up who launches what in `plan`, before anything of it is begun; `ours` runs. Raises
         LaunchError when it cannot be launched so."""
         ...

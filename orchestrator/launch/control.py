@@ -21,7 +21,9 @@ PROTOCOL = 1
 MAX_LINE = 64 * 1024 * 1024
 """A plan of a thousand instances is a few megabytes."""
 ANSWER_S = 15.0
-CONNECT_S = 20.0
+PREPARE_S = 120.0
+"""How long the answer to a new plan may take: the nodes of a cluster may each have to start a process."""
+CONNECT_S = 60.0
 """How long a controller that holds the lock may take to listen: it adopts what lives first."""
 POLL_S = 0.05
 
@@ -97,11 +99,12 @@ def _result(line: bytes) -> dict[str, Any]:
 
 async def call(state: StateDir, op: str, **arguments: Any) -> dict[str, Any]:
     """Ask the controller for one thing. Raises LaunchError: nobody answers, or what was refused and why."""
+    answer_s = PREPARE_S if "plan" in arguments else ANSWER_S
     try:
-        async with _asked(state, op, **arguments) as reader, asyncio.timeout(ANSWER_S):
+        async with _asked(state, op, **arguments) as reader, asyncio.timeout(answer_s):
             return _result(await reader.readline())
     except TimeoutError:
-        raise _mute(state, f"did not answer within {ANSWER_S:g} s") from None
+        raise _mute(state, f"did not answer within {answer_s:g} s") from None
     except ConnectionError:
         return _result(b"")
 

@@ -96,7 +96,7 @@ class Server:
             if request["op"] == "follow":
                 await self._follow(writer)
             else:
-                await _write(writer, {"ok": True, **self._answer(request)})
+                await _write(writer, {"ok": True, **await self._answer(request)})
         except LaunchError as error:
             await _write(writer, {"ok": False, "error": error.message, "reason": error.reason})
         except (KeyError, TypeError, ValueError) as error:
@@ -110,13 +110,13 @@ class Server:
             async for status in statuses:
                 await _write(writer, {"ok": True, "status": status.to_json()})
 
-    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         supervisor = self._supervisor
         match request["op"]:
             case "apply":
-                supervisor.apply(parse(str(request["plan"]).encode()))
+                await self._apply(request, None)
             case "rollout":
-                supervisor.apply(parse(str(request["plan"]).encode()), float(request["watch_s"]))
+                await self._apply(request, float(request["watch_s"]))
             case "restart":
                 supervisor.restart([str(n) for n in request["instances"]])
             case "switch":
@@ -128,6 +128,11 @@ class Server:
             case other:
                 raise LaunchError(f"the controller knows no {other!r}", reason="protocol")
         return {}
+
+    async def _apply(self, request: Mapping[str, Any], watch_s: float | None) -> None:
+        plan = parse(str(request["plan"]).encode())
+        await self._supervisor.prepare(plan)
+        self._supervisor.apply(plan, watch_s)
 
 
 def _check_protocol(request: Any) -> None:

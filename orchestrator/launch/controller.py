@@ -155,5 +155,5 @@ async def serve(state: StateDir, *, resume: bool) -> None:
         raise LaunchError(f"another controller looks after {state.root}", reason="controller-runs")
     async with controller(state, lock) as supervisor, signals_stop(supervisor):
         if resume:
-            supervisor.resume()
+            await supervisor.resume()
         await until_stopped(supervisor, IDLE_S)

@@ -29,7 +29,7 @@ class Launchers:
         self._make = ray
         self._far: RayLauncher | None = reopen(state)
 
-    def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
+    async def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
         """See `Launcher`. Raises LaunchError (`launcher-changed`) while engines of another launcher run."""
         engines = [p for p in ours if not (isinstance(p, LocalProcess) and p.mark.name == ROUTER)]
         here = any(isinstance(process, LocalProcess) for process in engines)
@@ -44,7 +44,7 @@ class Launchers:
         elif self._far is None or now != wanted:
             self._far = self._make(self._state, wanted)
         if self._far is not None:
-            self._far.follow(plan, engines)
+            await self._far.follow(plan, engines)
 
     def refusals(self, units: Sequence[Unit], ours: Sequence[Process]) -> Sequence[str]:
         """See `Launcher`."""

@@ -133,7 +133,7 @@ class LocalLauncher:
         self._state = state
         self._base = base_environment(os.environ if environ is None else environ)
 
-    def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
+    async def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
         """Nothing: all of a plan is started here."""
 
     def refusals(self, units: Sequence[Unit], ours: Sequence[Process]) -> Sequence[str]:

@@ -103,6 +103,9 @@ class RayCluster:
         if address != AUTO:
             _knock(address)
         options = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
+        if ray.is_initialized():
+            # To another cluster, which an earlier plan named.
+            ray.shutdown()
         # In another thread than the main one, Ray leaves SIGTERM alone, which is how we are stopped.
         with ThreadPoolExecutor(1) as pool:
             try:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 NEWS_S = 1.0
 """How long an agent waits for the end of a unit before it hands on what came of the log."""
 RETRY_S = 1.0
+MOST_AT_ONCE = 16
+"""Nodes on which a process is made at the same time."""
 
 
 class RayProcess:
@@ -75,6 +78,7 @@ class RayLauncher:
         self._addresses: dict[str, str] = {}
         self._agents: dict[str, Any] = {}
         self._where: dict[Life, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     def reopen(cls, state: StateDir, cluster: Cluster | None = None) -> RayLauncher | None:
@@ -91,16 +95,19 @@ class RayLauncher:
 
     # -- the launcher
 
-    def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
-        """See `Launcher`: reach the cluster, find the plan's nodes in it, and set their GPUs aside."""
+    async def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
+        """See `Launcher`: reach the cluster, find the plan's nodes in it, set their GPUs aside, and have an
+        agent on each."""
+        await asyncio.to_thread(self._follow, dict(_wanted(plan)))
+
+    def _follow(self, wanted: Mapping[str, tuple[str, set[int]]]) -> None:
         self._cluster.connect(self.address)
-        wanted = dict(_wanted(plan))
         there = self._cluster.nodes()
         found = {name: _match(name, address, there) for name, (address, _) in wanted.items()}
         missing = [
             f"node {name} ({wanted[name][0]}) is not in the Ray cluster at {self.address}: start Ray there, "
             f"with `--resources '{{\"{name}\": 1}}'` if Ray knows it by another address; it has "
-            f"{', '.join(n.address for n in there) or 'no node'}"
+            f"{', '.join(sorted({n.address for n in there})) or 'no node'}"
             for name, match in found.items()
             if match is None
         ]
@@ -110,6 +117,15 @@ class RayLauncher:
         self._addresses |= {name: address for name, (address, _) in wanted.items()}
         told = {"address": self.address, "nodes": self._addresses}
         write_private(_file(self._state), json.dumps(told).encode())
+        try:
+            self._each_agent()
+        except Lost as lost:
+            raise LaunchError(str(lost), reason="ray-node") from lost
+
+    def _each_agent(self) -> None:
+        """An agent on every node, made side by side. Raises Lost."""
+        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+            list(pool.map(self._agent, self._addresses))
 
     def refusals(self, units: Sequence[Unit], ours: Sequence[Process]) -> Sequence[str]:
         """See `Launcher`. Each node's agent looks there."""
@@ -143,6 +159,8 @@ class RayLauncher:
     def find(self) -> Sequence[Found]:
         """See `Launcher`. What a node has that is not in the cluster cannot be found."""
         found: list[Found] = []
+        with suppress(Lost):
+            self._each_agent()
         for node in self._addresses:
             try:
                 told: list[tuple[Life, Identity, str]] = self._ask(node, "find")
@@ -194,8 +212,17 @@ class RayLauncher:
 
     def terminate(self, process: RayProcess) -> None:
         """Send TERM to a leader, if its node can be reached."""
-        with suppress(Lost):
-            self._cluster.tell(self._agent(process.node), "terminate", process.life, process.identity)
+        task = asyncio.create_task(self._terminate(process), name=f"TERM to {process.life[0]}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _terminate(self, process: RayProcess) -> None:
+        try:
+            await self._call(process, "terminate")
+        except Lost:
+            # Of an agent that has died: another one takes its place.
+            with suppress(Lost):
+                await self._call(process, "terminate")
 
     async def sweep(self, process: RayProcess, grace_s: float) -> Sequence[str]:
         """End a process tree; of a node that has left the cluster, nothing can be ended."""
@@ -242,6 +269,9 @@ class RayLauncher:
         """How the names of all that is ours in the cluster begin."""
         return f"{self._state.id}/"
 
+    def _reservation(self, node: str, gpus: Sequence[int]) -> str:
+        return f"{self._prefix}{node}/{'-'.join(map(str, gpus))}"
+
     def _leave(self) -> None:
         """Nothing of ours runs any more: give all back to the cluster."""
         for agent in self._agents.values():
@@ -268,33 +298,39 @@ class RayLauncher:
         for name in self._cluster.reservations(self._prefix):
             _, on, listed = name.split("/")
             held.setdefault(on, set()).update(map(int, listed.split("-")))
-        made: list[str] = []
-        problems: list[str] = []
-        for node, gpus in wanted.items():
-            there, new = nodes[node], sorted(gpus - held.get(node, set()))
-            if not new or there is None:
-                continue
-            total = int(there.resources.get("GPU", 0))
-            name = f"{self._prefix}{node}/{'-'.join(map(str, new))}"
+        new = {node: sorted(gpus - held.get(node, set())) for node, gpus in wanted.items()}
+        new = {node: gpus for node, gpus in new.items() if gpus}
+
+        def reserve(node: str) -> tuple[int, ...] | None:
+            there = nodes[node]
+            if there is None or len(new[node]) > _total(there) - len(held.get(node, ())):
+                return None
             resource = node if node in there.resources else f"node:{there.address}"
-            enough = len(new) <= total - len(held.get(node, ()))
-            given = self._cluster.reserve(name, resource, len(new)) if enough else None
-            if given is not None:
-                made.append(name)
-            if given is None:
-                problems.append(
-                    f"node {node}: the plan needs {len(new)} GPUs more, and Ray has not as many free "
-                    f"({total} in all); other work of the cluster may hold them (`ray status`)"
-                )
-            elif list(given) != new:
-                problems.append(
-                    f"node {node}: the plan has the GPUs {_numbers(new)}, Ray gives {_numbers(given)}, as "
-                    f"others are taken; write `gpus: [{_numbers(given)}]` at nodes, or free them"
-                )
+            return self._cluster.reserve(self._reservation(node, new[node]), resource, len(new[node]))
+
+        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+            given = dict(zip(new, pool.map(reserve, new), strict=True))
+        problems = [
+            f"node {node}: the plan needs {len(gpus)} GPUs more, and Ray has not as many free "
+            f"({_total(nodes[node])} in all); other work of the cluster may hold them (`ray status`)"
+            for node, gpus in new.items()
+            if given[node] is None
+        ]
+        problems += [
+            f"node {node}: the plan has the GPUs {_numbers(new[node])}, Ray gives {_numbers(gpus)}, as "
+            f"others are taken; write `gpus: [{_numbers(gpus)}]` at nodes, or free them"
+            for node, gpus in given.items()
+            if gpus is not None and list(gpus) != new[node]
+        ]
+        made = [self._reservation(node, new[node]) for node, gpus in given.items() if gpus is not None]
         if problems:
             for name in made:
                 self._cluster.release(name)
             raise LaunchError("\n".join(problems), reason="ray-resources")
+
+
+def _total(node: RayNode | None) -> int:
+    return 0 if node is None else int(node.resources.get("GPU", 0))
 
 
 def _wanted(plan: Plan) -> Iterator[tuple[str, tuple[str, set[int]]]]:

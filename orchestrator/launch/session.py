@@ -28,8 +28,8 @@ from orchestrator.topology.plan import Plan, dump, parse
 if TYPE_CHECKING:
     from orchestrator.launch.supervisor import Supervisor
 
-START_S = 20.0
-"""How long a detached controller may take to take its lock; a cold interpreter takes a second or two."""
+START_S = 60.0
+"""How long a detached controller may take to listen: a second or two, and through a cluster some more."""
 GONE_S = 10.0
 POLL_S = 0.05
 _DONE = frozenset({Phase.READY, Phase.FAILED, Phase.STOPPED})
@@ -77,6 +77,7 @@ async def up_foreground(plan: Plan, view: View, timeout_s: float | None) -> Stat
         return await _hand_over(plan, state, view, timeout_s)
     _tell_damaged(state, view)
     async with controller(state, lock) as supervisor, signals_stop(supervisor):
+        await supervisor.prepare(plan)
         supervisor.apply(plan)
         return await _stay(supervisor, view, timeout_s)
 

@@ -44,6 +44,7 @@ class Supervisor:
         self._stop: asyncio.Task[None] | None = None
         self._stopping = self._forced = self._swept = False
         self._open_for: int | None = None
+        self._preparing = 0
         self._chores: list[asyncio.Task[None]] = []
 
     # -- how it stands
@@ -51,7 +52,7 @@ class Supervisor:
     @property
     def idle(self) -> bool:
         """True when there is nothing to look after."""
-        return self._fleet.plan is None and not self._fleet.alive()
+        return self._fleet.plan is None and not self._fleet.alive() and not self._preparing
 
     @property
     def _rolling(self) -> bool:
@@ -115,7 +116,15 @@ class Supervisor:
         for task in self._chores:
             task.add_done_callback(self._fleet.note_failure)
 
-    def resume(self) -> None:
+    async def prepare(self, plan: Plan) -> None:
+        """Reach what `plan` is launched by. Raises LaunchError when it cannot be launched so."""
+        self._preparing += 1
+        try:
+            await self._shell.launcher.follow(plan, self._fleet.processes())
+        finally:
+            self._preparing -= 1
+
+    async def resume(self) -> None:
         """Apply the plan that was last asked for. Raises LaunchError as `apply`, or when there is none."""
         data = self._shell.store.plan()
         if data is None:
@@ -129,6 +138,7 @@ class Supervisor:
                 f"the plan last run in {self._shell.state.root} is of another pdctl version; run `pdctl up`",
                 reason="no-plan",
             ) from None
+        await self.prepare(plan)
         self.apply(plan)
 
     def apply(self, plan: Plan, watch_s: float | None = None) -> None:
@@ -149,7 +159,6 @@ class Supervisor:
             {k.unit.name: _current(k) for k in fleet.alive()},
             one_by_one=watch_s is not None,
         )
-        self._shell.launcher.follow(plan, fleet.processes())
         refused = self._shell.launcher.refusals([units[n] for n in changes.touched], fleet.processes())
         if refused:
             raise LaunchError("\n".join(refused), reason="cannot-start")

@@ -81,7 +81,7 @@ class FakeLauncher:
     running: dict[str, FakeProcess] = field(default_factory=dict)
     swept: list[Collection[Mark]] = field(default_factory=list)
 
-    def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
+    async def follow(self, plan: Plan, ours: Sequence[Process]) -> None:
         """See `Launcher`."""
 
     def refusals(self, units: Sequence[Unit], ours: Sequence[Process]) -> Sequence[str]:

@@ -101,7 +101,7 @@ async def test_an_adopted_engine_that_dies_is_restarted(bench: Any) -> None:
         supervisor.apply(plan)
         (pid,) = pids(await bench.until(supervisor, Phase.READY)).values()
     async with bench.controller() as supervisor:
-        supervisor.resume()
+        await supervisor.resume()
         assert (await bench.until(supervisor, Phase.READY)).instances[0].pid == pid
         bench.kill9(pid)
         found = await bench.first(supervisor, lambda s: s.instances[0].incarnation == 2)
@@ -345,7 +345,7 @@ async def test_a_plan_that_cannot_be_written_down_starts_nothing(bench: Any) -> 
 async def test_nothing_can_be_resumed_that_never_was(bench: Any) -> None:
     async with bench.controller() as supervisor:
         with pytest.raises(LaunchError, match="no plan was ever run"):
-            supervisor.resume()
+            await supervisor.resume()
 
 
 async def test_a_damaged_plan_file_does_not_keep_engines_from_being_adopted_and_stopped(bench: Any) -> None:
