@@ -1,4 +1,7 @@
-"""The Ray launcher on a cluster that is made up, with real agents; `ray_cluster` is tested in tests/real."""
+"""The Ray launcher, and `launchers` with it, on a cluster that is made up and real agents.
+
+The one of Ray itself (`ray_cluster`) is tested in tests/real.
+"""
 
 from __future__ import annotations
 
