@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -239,6 +240,10 @@ class RouterMetrics(Collector):
         """Count decision records: `written`, or dropped for want of `disk`, `rate` or room (`overflow`)."""
         self._counters["pdctl_decisions_total"].add((result,), number)
 
+    def worker_ended(self, how: str) -> None:
+        """Count a relay process that ended by itself: `exit-CODE`, or the signal that ended it."""
+        self._counters["pdctl_worker_exits_total"].add((how,))
+
     def reload(self, result: str) -> None:
         """Count a reload of the plan: `ok` or `refused`."""
         self._counters["pdctl_reloads_total"].add((result,))
@@ -246,6 +251,25 @@ class RouterMetrics(Collector):
     def render(self) -> bytes:
         """Everything in the Prometheus text format, process metrics included."""
         return generate_latest(self._registry)
+
+    def counts(self) -> Iterator[tuple[str, Labels, float | tuple[tuple[int, ...], float]]]:
+        """Every series that only grows: its value, or a histogram's counts by bucket and its sum."""
+        for name, counters in self._counters.items():
+            if counters.metric.kind == "counter":
+                yield from ((name, labels, float(value)) for labels, value in counters.values.items())
+        for name, histogram in self._histograms.items():
+            for labels, series in histogram.series.items():
+                yield name, labels, (tuple(series.counts), series.total)
+
+    def add_counts(self, name: str, labels: Labels, value: float | Sequence[Any]) -> None:
+        """Add to a series what another process has counted, in the form of `counts`."""
+        if isinstance(value, float | int):
+            self._counters[name].add(labels, value)
+            return
+        series = self._histograms[name].of(labels)
+        counts, total = value
+        series.counts = [mine + more for mine, more in zip(series.counts, counts, strict=True)]
+        series.total += total
 
     def collect(self) -> Iterator[Family]:
         """One family per row of METRICS."""

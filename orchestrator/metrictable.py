@@ -34,6 +34,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("pdctl_prompt_tokens_total", "counter", "Prompt tokens, as engines counted them.", ("model",)),
     Metric("pdctl_cached_tokens_total", "counter", "Prompt tokens found in a prefix cache.", ("model",)),
     Metric("pdctl_output_tokens_total", "counter", "Tokens generated.", ("model",)),
+    Metric("pdctl_workers", "gauge", "Relay processes that serve; 0 where one process does all."),
+    Metric("pdctl_worker_exits_total", "counter", "Relay processes that ended and were replaced.", ("how",)),
     Metric("pdctl_inflight_requests", "gauge", "Requests accepted and not ended."),
     Metric("pdctl_queued_requests", "gauge", "Those of them that wait in the router for an endpoint."),
     Metric(

@@ -160,6 +160,8 @@ def test_every_method_feeds_its_metric() -> None:
     metrics.incarnation("d0")
     metrics.probe_error("d0", "ready", "refused")
     metrics.reload("ok")
+    metrics.worker_ended("sigkill")
+    metrics.follow("pdctl_workers", lambda: {(): 2.0})
     metrics.retried("retry", "again")
     metrics.canary("p0", "d0", "good")
     metrics.alarm("p0", "expired", 2)

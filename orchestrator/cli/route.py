@@ -13,7 +13,7 @@ from orchestrator.topology.plan import Plan
 def route(topology: TopologyFile = DEFAULT_TOPOLOGY, overrides: Overrides = None) -> None:
     """Run the router alone: it joins whichever engines of the topology answer. SIGHUP reads it anew."""
     # Here and not above: every other command would pay for loading the data path.
-    from orchestrator.router.serve import run_router
+    from orchestrator.router.running import run_router
 
     def read() -> Plan:
         return load_plan(topology, overrides, ask_versions=False)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+OUTLIVES = "PDCTL_OUTLIVES"
+"""Environment variable of processes that finish what they have when their instance's leader has died."""
+
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from orchestrator.core.admission import MAX_RETRY_S, MIN_RETRY_S, Drain
@@ -144,6 +144,21 @@ class Tenants:
             held.tenant.queued -= 1
         held.tenant.inflight -= 1
         held.tenant.leaving.finished(now_s - held.since_s)
+
+
+class TenantsElsewhere(Tenants):
+    """For a process that does not count them itself: `over` is told of each request that is over."""
+
+    def __init__(self, over: Callable[[str], None]) -> None:
+        super().__init__({})
+        self._told = over
+
+    def replace(self, limits: Mapping[str, TenantLimits]) -> None:
+        """Nothing: they hold where requests are counted."""
+
+    def finished(self, request_id: str, now_s: float) -> None:
+        """The request is over."""
+        self._told(request_id)
 
 
 def _over(request_id: str, name: str, state: _Tenant, now_s: float) -> Reject | None:

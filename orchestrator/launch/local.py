@@ -14,6 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from orchestrator.core.restart import OUTLIVES
 from orchestrator.fabric import ports as fabric_ports
 from orchestrator.launch import logs
 from orchestrator.launch.base import Found, Process
@@ -99,7 +100,7 @@ class LocalProcess:
         table = Table.take()
         self._family |= {i for i, mark in table.marked(self.mark.state_id).items() if mark == self.mark}
         self.remember(table)
-        return self._family
+        return {i for i in self._family if i == self.identity or OUTLIVES not in environment(i.pid)}
 
     async def sweep(self, grace_s: float) -> Sequence[str]:
         """See `Process`."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import PdctlError, Problem, TopologyError
-from orchestrator.router.serve import run_router
+from orchestrator.router.running import run_router
 from orchestrator.topology.plan import Plan, parse
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass
 from hmac import compare_digest
 from typing import Any, Protocol
@@ -80,6 +80,8 @@ class Control:
     kv: Callable[[str], Mapping[str, Any] | None]
     version: str
     pairs: Callable[[], Mapping[str, Any]] = dict
+    fresh: Callable[[], Awaitable[None]] | None = None
+    """Has what other processes count brought up to date."""
 
 
 class Admin:
@@ -151,6 +153,16 @@ class Admin:
         _reply(exchange, 200, told)
 
     def _metrics(self, exchange: Exchange) -> None:
+        if self._control.fresh is None:
+            self._render(exchange)
+        else:
+            self._spawn(exchange, self._rendered(exchange, self._control.fresh))
+
+    async def _rendered(self, exchange: Exchange, fresh: Callable[[], Awaitable[None]]) -> None:
+        await fresh()
+        self._render(exchange)
+
+    def _render(self, exchange: Exchange) -> None:
         exchange.respond(200, self._control.render(), ((b"content-type", CONTENT_TYPE.encode()),))
 
     def _endpoints(self, exchange: Exchange) -> None:

@@ -16,6 +16,7 @@ from orchestrator.core.contracts import Scheduler
 from orchestrator.core.hang import Signs
 from orchestrator.core.pairs import Pairs
 from orchestrator.core.retry import RetryBudget
+from orchestrator.core.tenants import Tenants
 from orchestrator.core.types import End, Endpoint, Outcome, PathKind, Snapshot
 from orchestrator.engines.base import HttpCall
 from orchestrator.errors import NoCapacity, NotServed, RequestError, TooLarge, WrongMethod
@@ -62,8 +63,9 @@ class RouterApp:
     """Serves clients: `handle` is the wire server's handler.
 
     `policy_headers` are the request headers that scheduling policies read; `decisions` records what
-    ends; `poll` reads an endpoint's load at once; `budget` bounds retries; `tokens` finds those of prompts.
-    Made within a running loop; `close` ends what it has running.
+    ends; `poll` reads an endpoint's load at once; `budget` bounds retries; `tokens` finds those of prompts;
+    `tenants` and `pairs` stand for those of another process. Made within a running loop; `close` ends what it
+    has running.
     """
 
     def __init__(
@@ -80,6 +82,8 @@ class RouterApp:
         poll: Callable[[str], None] | None = None,
         budget: RetryBudget | None = None,
         tokens: Tokens | None = None,
+        tenants: Tenants | None = None,
+        pairs: Pairs | None = None,
     ) -> None:
         self.draining = False
         self._registry = registry
@@ -108,6 +112,8 @@ class RouterApp:
             recorder=decisions,
             budget=budget,
             tokens=tokens,
+            tenants=tenants,
+            pairs=pairs,
         )
         self._answers: dict[str, Callable[[Exchange], bytes]] = {
             "/health": lambda _: b'{"status":"ok"}',
@@ -141,6 +147,16 @@ class RouterApp:
     def new_id(self) -> str:
         """An id for a request of the router's own."""
         return self._dispatch.new_id()
+
+    @property
+    def desk(self) -> Desk:
+        """Where requests wait for their route."""
+        return self._desk
+
+    @property
+    def tenants(self) -> Tenants:
+        """What counts the requests of tenants with limits."""
+        return self._dispatch.tenants
 
     @property
     def pairs(self) -> Pairs:

@@ -52,7 +52,7 @@ class Desk:
         self._scheduler = scheduler
         self._poll = poll
         self._clock = clock
-        self._wants = wants
+        self.wants = wants
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, Told] = {}
         self._bound: dict[str, Told] = {}
@@ -79,7 +79,7 @@ class Desk:
             told(self._explained(decisions[0]))
             return
         self._waiting[view.id] = told
-        self._deliver(decisions)
+        self.deliver(decisions)
 
     def expect(self, request_id: str, told: Told) -> None:
         """`told` hears of the Bind or Spent after a provisional Assign, if it is not finished first."""
@@ -88,34 +88,34 @@ class Desk:
     def rebind(self, view: RequestView, told: Told) -> None:
         """Have another decode side named for a finished prefill: `told` hears of the Bind or Spent."""
         self._bound[view.id] = told
-        self._deliver(self._scheduler.rebind(view, self._clock.now_s()))
+        self.deliver(self._scheduler.rebind(view, self._clock.now_s()))
 
     def withdraw(self, request_id: str) -> None:
         """The client has left; nothing happens if there was a decision."""
         if self._waiting.pop(request_id, None) is not None:
-            self._deliver(self._scheduler.cancel(request_id, self._clock.now_s()))
+            self.deliver(self._scheduler.cancel(request_id, self._clock.now_s()))
 
     def progress(self, event: LegEvent) -> None:
         """Tell of a leg's progress."""
         decisions = self._scheduler.progress(event, event.at_s)
         if decisions or self._scheduler.due_s() != self._due_s:
-            self._deliver(decisions)
+            self.deliver(decisions)
 
     def finish(self, outcome: Outcome) -> None:
         """The request, or one attempt at it, is over."""
         self._bound.pop(outcome.request_id, None)
-        self._deliver(self._scheduler.finish(outcome, self._clock.now_s()))
+        self.deliver(self._scheduler.finish(outcome, self._clock.now_s()))
 
     def observe(self, snapshot: Snapshot) -> None:
         """Tell of the endpoints as they are now."""
-        self._deliver(self._scheduler.observe(snapshot, self._clock.now_s()))
+        self.deliver(self._scheduler.observe(snapshot, self._clock.now_s()))
 
     def close(self) -> None:
         """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _deliver(self, decisions: Sequence[Decision]) -> None:
+    def deliver(self, decisions: Sequence[Decision]) -> None:
         """Hand decisions to whom they are for; time may be due anew after any call.
 
         Whoever is told may call again from within: a loop, so that a queue full of requests that end at
@@ -148,9 +148,9 @@ class Desk:
 
     def _explained(self, decision: Decision) -> Decision:
         """The decision with its reasons where they are wanted: after the next call they cannot be had."""
-        if not isinstance(decision, (Assign, Bind)) or decision.explain is None or self._wants is None:
+        if not isinstance(decision, (Assign, Bind)) or decision.explain is None or self.wants is None:
             return decision
-        if not self._wants(decision.request_id):
+        if not self.wants(decision.request_id):
             return decision
         try:
             return replace(decision, why=decision.explain(), explain=None)
@@ -169,4 +169,4 @@ class Desk:
 
     def _tick(self) -> None:
         self._timer, self._due_s = None, None
-        self._deliver(self._scheduler.tick(self._clock.now_s()))
+        self.deliver(self._scheduler.tick(self._clock.now_s()))

@@ -64,6 +64,8 @@ class Dispatch:
         recorder: Recorder | None = None,
         budget: RetryBudget | None = None,
         tokens: Tokens | None = None,
+        tenants: Tenants | None = None,
+        pairs: Pairs | None = None,
     ) -> None:
         self.settings = settings
         self.road = road
@@ -75,8 +77,8 @@ class Dispatch:
         self.recorder = recorder
         self.tokens = tokens
         self.budget = RetryBudget() if budget is None else budget
-        self.pairs = Pairs()
-        self.tenants = Tenants(settings.tenants)
+        self.pairs = Pairs() if pairs is None else pairs
+        self.tenants = Tenants(settings.tenants) if tenants is None else tenants
         self.lives: set[Life] = set()
         self.by_key: dict[bytes, int] = {}
         """Requests under way of each client key, where that is bounded."""

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from orchestrator.core.address import join_host_port
 from orchestrator.errors import LaunchError
@@ -26,6 +28,39 @@ log = logging.getLogger(__name__)
 ADMIN_LIMITS = WireLimits(max_body_bytes=1024 * 1024)
 
 
+class Front(Protocol):
+    """Whatever serves clients: a server of this process, or workers."""
+
+    @property
+    def port(self) -> int:
+        """The port that it is bound to."""
+        ...
+
+    def sockets(self) -> list[int]:
+        """The descriptors of the sockets that are listened on."""
+        ...
+
+    async def retired(self) -> None:
+        """Listen no more, for another process does, and return when no connection is left."""
+        ...
+
+    def close(self) -> None:
+        """Listen no more."""
+        ...
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Close, wait for what is under way, cut what remains after `timeout_s`; True if nothing did."""
+        ...
+
+
+class Workers(Front, Protocol):
+    """Processes that serve clients; `workers.crew.Crew` is one."""
+
+    async def start(self, inherited: Sequence[socket.socket]) -> None:
+        """Listen, on sockets of a router that was followed if there are any. Raises LaunchError, OSError."""
+        ...
+
+
 class Listening:
     """The listeners of one router: `client` and `admin` on TCP, and where there is a state directory the
     admin's Unix socket (`path`) and the one for its successor.
@@ -35,19 +70,21 @@ class Listening:
     """
 
     def __init__(self, router: RouterPlan, path: Path | None, *, follow: bool = False) -> None:
+        self.workers: Workers | None = None
+        """Who serves clients in this process's place; to be set before `start`."""
         self._router = router
         self._path = path
         self._follow = follow and path is not None
-        self._servers: list[Server] = []
+        self._servers: list[Front] = []
         self._heirs: Heirs | None = None
-        self._client: Server | None = None
+        self._client: Front | None = None
         self._admin: Server | None = None
         self._secured = None if router.tls is None else Secured(router.tls)
         self.handed_over = asyncio.Event()
         """Set when another router has taken the listening sockets."""
 
     @property
-    def client(self) -> Server:
+    def client(self) -> Front:
         """Where clients come in; there only after `start`."""
         assert self._client is not None
         return self._client
@@ -77,11 +114,7 @@ class Listening:
         self._admin = await self._tcp(
             "admin", admin.handle, wire_error, router.admin_host, router.admin_port, ADMIN_LIMITS, left
         )
-        limits = wire_limits(router.limits, streams_allowed())
-        over = None if self._secured is None else self._secured.context
-        self._client = await self._tcp(
-            "client", app.handle, app.refuse, router.host, router.port, limits, left, over
-        )
+        self._client = await self._for_clients(app, left)
         if path is not None:
             # Last, for a router that does not get so far must not cut off the one that serves.
             self._servers.append(await _unix(path, admin.handle_trusted, replace=left is not None))
@@ -89,6 +122,20 @@ class Listening:
         if left is not None:
             left.taken()
             log.info("took over from the router before")
+
+    async def _for_clients(self, app: RouterApp, left: Inheritance | None) -> Front:
+        router = self._router
+        if self.workers is not None:
+            name = _name("client", router.host, router.port)
+            self._servers.append(self.workers)
+            try:
+                await self.workers.start([] if left is None else left.take(name))
+            except OSError as error:
+                raise _not_bound("client", router.host, router.port, error) from error
+            return self.workers
+        limits = wire_limits(router.limits, streams_allowed())
+        over = None if self._secured is None else self._secured.context
+        return await self._tcp("client", app.handle, app.refuse, router.host, router.port, limits, left, over)
 
     def renew(self) -> None:
         """Take up what the certificate files hold now. Raises TopologyError; the ones in use stay then."""

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
-import signal
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
-
-import uvloop
 
 from orchestrator import __version__
 from orchestrator.clock import Clock, SystemClock
@@ -21,6 +16,7 @@ from orchestrator.core.address import http_url, is_wildcard, join_host_port
 from orchestrator.core.types import Inflight
 from orchestrator.errors import PdctlError, PolicyError, Problem, TopologyError
 from orchestrator.metrics import RouterMetrics
+from orchestrator.policy.build import Profile
 from orchestrator.router import figures, logs
 from orchestrator.router.admin import Admin, Control, Reload
 from orchestrator.router.app import RouterApp
@@ -28,18 +24,18 @@ from orchestrator.router.canaries import Canaries
 from orchestrator.router.decisions import DecisionLog
 from orchestrator.router.endpoints import Registry
 from orchestrator.router.gates import GateFile
-from orchestrator.router.hung import Watchdog
 from orchestrator.router.kvside import KvSide
-from orchestrator.router.listening import Listening
-from orchestrator.router.openfiles import raise_fd_limit
+from orchestrator.router.listening import Front, Listening
 from orchestrator.router.policies import Policies
 from orchestrator.router.rightanswers import AnswerFile
 from orchestrator.router.rooms import PagedRandom
 from orchestrator.router.scrape import Prober
-from orchestrator.topology.plan import Plan, RouterPlan
-from orchestrator.topology.scheduler import adopt, make_predictor, make_scheduler
+from orchestrator.router.workers.crew import Crew
+from orchestrator.router.workers.hub import Hub
+from orchestrator.router.workers.relay import plan_frame
+from orchestrator.topology.plan import Plan, RouterPlan, dump
+from orchestrator.topology.scheduler import AnyScheduler, adopt, make_predictor, make_scheduler
 from orchestrator.wire.client import Pool
-from orchestrator.wire.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +43,6 @@ LAG_PERIOD_S = 0.25
 
 CUT_S = 1.0
 """How long the last words of what is cut at the drain's end may take to be sent."""
-
-GC_THRESHOLD = 20_000
-"""Containers allocated and not freed before the collector looks; the default, 700, is passed by a burst."""
 
 MEET_S = 0.02
 WARM_S = 5.0
@@ -94,15 +87,7 @@ class Router:
         self.policies = Policies(router.scheduling, plan.base_dir, self._clock.now_s, self._policy_failed)
         profile = self.policies.watched()
         self.predictor = make_predictor(router.predictor, plan.base_dir)
-        self.scheduler = make_scheduler(
-            router,
-            profile,
-            self.predictor,
-            rng=rng,
-            serves=self.registry.serves,
-            on_policy_error=self._policy_failed,
-            on_accounting_error=self._accounting_failed,
-        )
+        self.scheduler = self._make_scheduler(router, profile, rng)
         self.registry.on_incarnation(self.scheduler.prefix.drop)
         self._pool = Pool(connect_timeout_s=router.timeouts.connect_s)
         # Apart from the streams' pool, so that probes neither take their connections nor count as theirs.
@@ -125,9 +110,40 @@ class Router:
             self._prober.poll,
             tokens=self._kv.tokens,
         )
+        self._headers = profile.headers
+        self._crew: Crew | None = None
+        self._hub = self._make_workers(router, socket)
         self._canaries = self._make_canaries(AnswerFile.beside(socket, self.registry))
         self.metrics.watch(lambda: self.scheduler.ledger.snapshot(self._clock.now_s()))
         self.admin = Admin(self._control(), router.credentials.admin_key)
+
+    def _make_scheduler(self, router: RouterPlan, profile: Profile, rng: Random) -> AnyScheduler:
+        return make_scheduler(
+            router,
+            profile,
+            self.predictor,
+            rng=rng,
+            serves=self.registry.serves,
+            on_policy_error=self._policy_failed,
+            on_accounting_error=self._accounting_failed,
+        )
+
+    def _make_workers(self, router: RouterPlan, socket: Path | None) -> Hub | None:
+        """Where others serve clients, and this process schedules."""
+        if router.workers == 1:
+            return None
+        hub = Hub(
+            self.app,
+            self.registry,
+            self.scheduler.ledger,
+            self.metrics,
+            self._clock,
+            lambda: plan_frame(dump(self._plan), sorted(self._headers), self.scheduler.heeds),
+            lambda: own_plan(self._plan).limits.max_inflight,
+        )
+        crew = Crew(hub, self.metrics, router.workers, router.host, router.port, socket)
+        self._listening.workers = self._crew = crew
+        return hub
 
     def _make_canaries(self, answers: AnswerFile) -> Canaries:
         registry, pool, metrics = self.registry, self._probe_pool, self.metrics
@@ -153,7 +169,7 @@ class Router:
         self._canaries.start(router.canaries, self.policies.waits)
         self._prober.sync()
         try:
-            if self._listening.follows:
+            if self._listening.follows or (self._crew is not None and self._crew.follows):
                 await self._meet_engines()
             await self._listening.start(self.app, self.admin)
         except PdctlError:
@@ -176,7 +192,7 @@ class Router:
         Where another router has taken over, what still comes on connections from before is served too.
         """
         deadline_s = own_plan(self._plan).drain_s
-        log.info("draining", extra={"inflight": self.app.inflight, "deadline_s": deadline_s})
+        log.info("draining", extra={"inflight": self._under_way(), "deadline_s": deadline_s})
         client = self._listening.client
         if self.handed_over.is_set():
             ended = asyncio.create_task(client.retired())
@@ -248,9 +264,11 @@ class Router:
         self.admin.key = router.credentials.admin_key
         self._decisions.settings = router.decisions
         self.app.apply(plan, profile.headers)
-        self._plan = plan
+        self._plan, self._headers = plan, profile.headers
+        if self._hub is not None:
+            self._hub.renew()
         self._prober.sync()
-        fixed = ("host", "port", "admin_host", "admin_port", "limits", "tls")
+        fixed = ("host", "port", "admin_host", "admin_port", "limits", "tls", "workers")
         stale = [name for name in fixed if getattr(router, name) != getattr(before, name)]
         return {"endpoints": len(plan.instances), "needs_restart": stale, "policies": tried}
 
@@ -269,7 +287,7 @@ class Router:
             clock=self._clock,
             render=self._render,
             inflight=self._inflight,
-            requests=lambda: self.app.inflight,
+            requests=self._under_way,
             ready=self.app.ready,
             forget=self.scheduler.prefix.flush,
             reload=self.reload,
@@ -277,13 +295,17 @@ class Router:
             kv=self._kv.show,
             version=__version__,
             pairs=self._canaries.shown,
+            fresh=None if self._hub is None else self._hub.fresh,
         )
 
     def _inflight(self, endpoint_id: str) -> Inflight:
         return self.scheduler.ledger.inflight(endpoint_id)
 
+    def _under_way(self) -> int:
+        return self.app.inflight + (0 if self._hub is None else len(self._hub.requests))
+
     def _render(self) -> bytes:
-        self.metrics.inflight(self.app.inflight, self.app.queued)
+        self.metrics.inflight(self._under_way(), self.app.queued)
         return self.metrics.render()
 
     def _policy_failed(self, name: str, error: PolicyError) -> None:
@@ -307,15 +329,7 @@ class Router:
         self._lag = loop.call_at(next_s, self._tick_lag, next_s)
 
 
-async def _first(*events: asyncio.Event) -> None:
-    """Return when one of `events` is set."""
-    waiting = [asyncio.create_task(event.wait()) for event in events]
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
-
-
-async def _drained(server: Server, timeout_s: float) -> None:
+async def _drained(server: Front, timeout_s: float) -> None:
     await server.drained(timeout_s)
 
 
@@ -327,74 +341,3 @@ def own_plan(plan: Plan) -> RouterPlan:
             [Problem(f"router.kind is {kind}", file=plan.file, field="router.kind", hint="set it to pdctl")]
         )
     return plan.router
-
-
-def run_router(
-    plan: Plan,
-    *,
-    reread: Callable[[], Plan] | None = None,
-    socket: Path | None = None,
-    follow: bool = False,
-    on_ready: Callable[[str], None] | None = None,
-) -> int:
-    """Serve `plan` until SIGTERM or SIGINT, or until another router has taken over, then drain; 0. A second
-    signal stops at once; SIGHUP reloads.
-
-    `on_ready` is told the URL for clients once it listens. Raises what `Router` and its `start` raise.
-    """
-    router = own_plan(plan)
-    credentials = router.credentials
-    keys = [*credentials.client_keys, credentials.engine_key or "", credentials.admin_key or ""]
-    for tenant in router.tenants.values():
-        keys.extend(tenant.get("keys", ()) if isinstance(tenant, Mapping) else ())
-    logs.set_up(keys, level=logs.level_of(os.environ))
-    streams = raise_fd_limit()
-    enough = streams >= router.limits.max_inflight
-    fields = {"streams": streams, "max_inflight": router.limits.max_inflight}
-    log.log(logging.INFO if enough else logging.WARNING, "open files allow this many streams", extra=fields)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        make = partial(Router, plan, reread=reread, socket=socket, follow=follow)
-        return runner.run(_run(make, on_ready))
-
-
-async def _run(make: Callable[[], Router], on_ready: Callable[[str], None] | None) -> int:
-    router = make()
-    asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def hang_up() -> None:
-        try:
-            router.reload()
-        except PdctlError:
-            return  # logged and counted there
-
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
-    await router.start()
-    watchdog = Watchdog(loop)
-    # What was made by now lives as long as the process: the collector need not look at it again.
-    gc.collect()
-    gc.freeze()
-    # Requests leave no cycles behind them, so that the collector finds next to nothing: let it look seldom.
-    gc.set_threshold(GC_THRESHOLD)
-    if on_ready is not None:
-        on_ready(router.url)
-    await _first(asked, router.handed_over)
-    watchdog.stop()
-    stopping = asyncio.create_task(router.stop())
-
-    def again() -> None:
-        # Of a router that has handed over, the first signal only asks for what is under way.
-        if asked.is_set():
-            stopping.cancel()
-        asked.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, again)
-    try:
-        await stopping
-    except asyncio.CancelledError:
-        log.warning("told to stop a second time: what was running is cut")
-        await router.close()
-    return 0

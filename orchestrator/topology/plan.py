@@ -232,6 +232,7 @@ class RouterPlan:
     pass_headers: tuple[str, ...] = ()
     continuation: bool = False
     canaries: bool = False
+    workers: int = 1
     default_class: str | None = None
     slo_classes: Mapping[str, Any] = field(default_factory=dict)
     tenants: Mapping[str, Any] = field(default_factory=dict)

@@ -168,6 +168,7 @@ def _settings(inputs: Inputs) -> dict[str, Any]:
         "pass_headers": router.pass_headers,
         "continuation": router.continuation,
         "canaries": router.canaries,
+        "workers": router.workers,
         **_choosing(topology, timeouts.queue_s),
     }
 

@@ -170,6 +170,12 @@ class Router(Strict):
         description="Ask every pair of endpoints a question with a known answer when it joins, after a "
         "restart and on suspicion, and keep apart those that answer wrongly.",
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Processes that relay streams, over one more that schedules; 1: one process does all.",
+    )
     pass_headers: tuple[HeaderName, ...] = Field(
         (), description="Client headers that engines get to see and policies may read."
     )
@@ -242,7 +248,7 @@ def _foreign_findings(router: Router) -> Findings:
     found: Findings = [
         (("credentials",), why) for why in KINDS[router.kind].refuses_keys(router.credentials.keys)
     ]
-    own = ("limits", "timeouts", "continuation", "canaries", "tls", "pass_headers")
+    own = ("limits", "timeouts", "continuation", "canaries", "workers", "tls", "pass_headers")
     ignored = [name for name in own if name in router.model_fields_set]
     found += [((n,), f"is pdctl's own; {router.kind} takes its settings by `flags`") for n in ignored]
     return found

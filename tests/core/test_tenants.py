@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.contracts import Reject
-from orchestrator.core.tenants import Rate, TenantLimits, Tenants
+from orchestrator.core.tenants import Rate, TenantLimits, Tenants, TenantsElsewhere
 
 
 def make(**limits: object) -> Tenants:
@@ -156,3 +156,14 @@ def test_bounds_hold_and_the_books_close(events: list[tuple[str, str, str, float
     now_s += 100.0
     for name in "ab":
         assert tenants.submit(f"last-{name}", name, now_s) is None
+
+
+def test_where_they_are_counted_elsewhere_only_the_end_is_told() -> None:
+    over: list[str] = []
+    tenants = TenantsElsewhere(over.append)
+    tenants.replace({"a": TenantLimits(max_inflight=1)})
+    assert tenants.idle
+    assert [tenants.submit(i, "a", 0.0) for i in "12"] == [None, None]
+    tenants.assigned("1", 1.0)
+    tenants.finished("1", 2.0)
+    assert over == ["1"]

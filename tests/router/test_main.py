@@ -1,4 +1,4 @@
-"""The router's own process (modules serve and __main__): starting, refusing, reloading, stopping."""
+"""The router's own process (modules serve, running and __main__): starting, refusing, reloading, stopping."""
 
 from __future__ import annotations
 
