@@ -80,8 +80,7 @@ class Dispatch:
         self.pairs = Pairs() if pairs is None else pairs
         self.tenants = Tenants(settings.tenants) if tenants is None else tenants
         self.lives: set[Life] = set()
-        self.by_key: dict[bytes, int] = {}
-        """Requests under way of each client key, where that is bounded."""
+        self.by_key: dict[bytes, int] = {}  # requests under way of each client key, where that is bounded
         self._rng = rng
 
     def new_id(self) -> str:
