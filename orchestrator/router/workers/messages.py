@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from orchestrator.core.contracts import Assign, Bind, Decision, Reject, Spent
+from orchestrator.core.contracts import Assign, Bind, Decision, Reject, Slice, Spent
 from orchestrator.core.types import (
     Choice,
     End,
@@ -70,7 +70,7 @@ _WHATS = ("sent", "first_token", "done", "failed")
 _PATH_AT = {path: at for at, path in enumerate(_PATHS)}
 _LEG_AT = {leg: at for at, leg in enumerate(_LEGS)}
 _WHAT_AT = {what: at for at, what in enumerate(_WHATS)}
-_STREAM, _WANTS, _DEADLINE, _COMPUTED, _BEGUN = 1, 2, 4, 8, 16
+_STREAM, _WANTS, _DEADLINE, _COMPUTED, _BEGUN, _PARTS = 1, 2, 4, 8, 16, 32
 
 
 class BadFrame(ValueError):
@@ -144,6 +144,7 @@ def submit(kind: Kind, asked: Submitted) -> bytes:
         | (_DEADLINE if view.deadline_s is not None else 0)
         | (_COMPUTED if asked.computed else 0)
         | (_BEGUN if asked.begun else 0)
+        | (_PARTS if view.parts else 0)
     )
     head = _VIEW.pack(
         bytes.fromhex(view.id),
@@ -184,6 +185,7 @@ def submitted(body: bytes) -> Submitted:
         headers=headers,
         deadline_s=deadline_s if flags & _DEADLINE else None,
         avoid=tuple(avoid),
+        parts=bool(flags & _PARTS),
     )
     return Submitted(
         view,
@@ -257,6 +259,8 @@ def decision(told: Decision) -> bytes:
         said = ("reject", *fields, _prediction(told.predicted))
     elif isinstance(told, Spent):
         said = ("spent", told.reason)
+    elif isinstance(told, Slice):
+        said = ("slice", _plain(told.route), told.tokens, told.number)
     else:
         raise TypeError(f"no message for {told!r}")
     return frame(Kind.DECISION, bytes.fromhex(told.request_id) + orjson.dumps(said))
@@ -283,6 +287,9 @@ def decided(body: bytes) -> Decision:
         return Reject(request_id, reason, message, status, retry_after_s, _predicted(predicted))
     if kind == "spent":
         return Spent(request_id, said[0])
+    if kind == "slice":
+        route, tokens, number = said
+        return Slice(request_id, _route(route), tokens, number)
     raise BadFrame(f"no decision {kind!r}")
 
 

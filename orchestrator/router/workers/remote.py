@@ -127,6 +127,7 @@ class RemoteScheduler:
         if held is not None:
             if isinstance(decision, Assign):
                 held.route, held.provisional = decision.route, decision.provisional
+                held.computed = held.begun = False  # what was computed before were slices of its prompt
             elif isinstance(decision, Bind):
                 held.route, held.provisional = decision.route, False
         self.deliver((decision,))

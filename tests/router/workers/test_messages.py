@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Spent
+from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Slice, Spent
 from orchestrator.core.types import (
     Choice,
     End,
@@ -45,6 +45,7 @@ requests = st.builds(
     headers=st.dictionaries(words, words, max_size=2),
     deadline_s=st.none() | seconds,
     avoid=st.lists(words, max_size=2).map(tuple),
+    parts=st.booleans(),
 )
 predictions = st.none() | st.builds(
     Prediction, *[seconds] * 8, cached_tokens=counts, due_s=st.none() | seconds
@@ -69,6 +70,7 @@ decisions: st.SearchStrategy[Decision] = st.one_of(
     st.builds(Reject, st.just(ID), words, words, counts, st.none() | seconds, predictions),
     st.builds(Bind, st.just(ID), routes, st.none(), choices),
     st.builds(Spent, st.just(ID), words),
+    st.builds(Slice, st.just(ID), routes, counts, counts),
 )
 outcomes = st.builds(
     Outcome,
