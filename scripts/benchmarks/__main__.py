@@ -14,6 +14,7 @@ BENCHES = {
     "index": "memory and time of the index of KV caches, up to 10 million blocks",
     "replay": "how fast a replay is, and how far its goodput is from a live run's",
     "sim": "what simulated engines cost themselves",
+    "streams": "worker processes: 10,000 slow streams, and CPU over one process",
 }
 """By name, which is also the module's: what is measured."""
 

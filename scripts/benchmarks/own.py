@@ -33,9 +33,10 @@ def topology(
     options: Mapping[str, Any] | None = None,
     scheduling: Mapping[str, Any] = EVERYTHING,
     more: Mapping[str, Any] | None = None,
+    router_more: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a topology of external `engines` (JSON is YAML); its path. `engine` is the adapter, with its
-    `options`; `more` are further top-level fields."""
+    `options`; `more` are further top-level fields, `router_more` those of the router."""
     pools: dict[str, Any] = {}
     for one in engines:
         pool = pools.setdefault(one.role, {"role": one.role, "engine": engine, "external": []})
@@ -46,7 +47,7 @@ def topology(
         pool["external"].append(told)
     router = {
         "listen": f"127.0.0.1:{port}", "admin": f"127.0.0.1:{free_port()}", "canaries": False,
-        "credentials": {"client_keys": ["bench"]},
+        "credentials": {"client_keys": ["bench"]}, **(router_more or {}),
     }  # fmt: skip
     whole = {
         "name": name, "model": {"path": MODEL, "served_name": MODEL}, "pools": pools, "router": router,
