@@ -47,7 +47,7 @@ CLASS = "live"
 MULTIPLES = (0.4, 0.7, 1.0, 1.6, 2.4)
 """Of the rate that the best immediate profile keeps at 90 % in replay."""
 
-SHORT = (0.7, 1.2, 2.0)
+SHORT = (0.35, 0.7, 1.4)
 MAX_MODEL_LEN = 262_144
 """The public traces have prompts of more than the simulator's 40,960 tokens."""
 

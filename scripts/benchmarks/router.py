@@ -26,7 +26,7 @@ LOADS = (
     Load("1 MB", 60, 4, 1024 * 1024),
     Load("64 streams", 64, 64, 1024, tokens=500),
     Load("one at a time", 300, 1, 1024),
-    Load("50 a second", 150, 8, 1024, rate=50.0),
+    Load("50 a second", 100, 8, 1024, rate=50.0),
 )
 ROLES = {"regular": ("unified",) * 2, "PD": ("prefill", "prefill", "decode", "decode")}
 POLICY = "round_robin"
@@ -51,15 +51,16 @@ def line_up(
     """Every router that takes part, and why those that are missing are."""
     found: list[Contender] = []
     missing = []
-    wheels = {"pdctl": None, "pdctl compiled": own.compiled_wheel()}
-    for number, (form, wheel) in enumerate(wheels.items()):
-        if form != "pdctl" and wheel is None:
-            missing.append(f"{form} (scripts/compiled makes it)")
-            continue
-        for engine in ("sglang", "vllm"):
-            port = free_port()
-            path = own.topology(folder, f"pdctl-{number}-{engine}", engines[engine], port, engine=engine)
-            found.append(own.contender(f"{form} ({engine})", path, port, engine, compiled=wheel))
+    wheel = own.compiled_wheel()
+    forms = [("pdctl (sglang)", "sglang", False), ("pdctl (vllm)", "vllm", False)]
+    if wheel is not None:
+        forms.append(("pdctl compiled (sglang)", "sglang", True))
+    else:
+        missing.append("pdctl compiled (scripts/compiled makes it)")
+    for number, (form, engine, compiled) in enumerate(forms):
+        port = free_port()
+        path = own.topology(folder, f"pdctl-{number}", engines[engine], port, engine=engine)
+        found.append(own.contender(form, path, port, engine, compiled=wheel if compiled else None))
     for peer in peers.PEERS:
         if not wanted or peer.name in wanted:
             try:

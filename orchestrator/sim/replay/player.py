@@ -111,7 +111,8 @@ class Answer:
 
     def on_failure(self, error: Exception) -> None:
         """Cut off, or never begun."""
-        self.life.refused = error.reason if isinstance(error, WireError) else "failed"
+        if not self.life.refused:  # of one that was given up already the connection is closed as well
+            self.life.refused = error.reason if isinstance(error, WireError) else "failed"
         self._ended()
 
     def _ended(self) -> None:
