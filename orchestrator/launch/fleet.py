@@ -238,6 +238,8 @@ class Fleet:
         await self.until_all([new], SETTLED)
         # What it still has runs on engines of which the next one in turn might be stopped.
         await self.until_all([old], {State.STOPPED})
+        # The one before may have refused what only the new one can serve.
+        await self._reload()
         return ""
 
     async def not_joined(self, keepers: Iterable[Keeper], *, apart_too: bool = False) -> list[str]:
