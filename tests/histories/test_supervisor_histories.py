@@ -513,6 +513,7 @@ async def test_case_44_a_router_that_does_not_come_up_leaves_the_one_before(stag
         supervisor.apply(taking_over(stage, "a"))
         await until(supervisor, Phase.READY)
         old = stage.launcher.running["router"]
+        stage.link.serving = old.identity.pid
         stage.launcher.crashing["router"] = 1
         supervisor.apply(taking_over(stage, "b"))
         status = await until(supervisor, Phase.FAILED)
