@@ -60,6 +60,7 @@ class Deployment:
         first = _free_ports()
         self.folder = folder
         self.fleet = fleet
+        self.continuation = continuation
         self.script = folder / "faults.json"
         self.spoil(None)
         self.file = folder / "topology.yaml"
@@ -198,7 +199,7 @@ class Result:
 
 async def run(made: Deployment, given: argparse.Namespace, seed: int, say: Callable[[str], None]) -> Result:
     """One run."""
-    rng, books, requests = Random(seed), Books(), given.requests
+    rng, books, requests = Random(seed), Books(continuation=made.continuation), given.requests
     code, said = await made.pdctl("up", "--detach")
     if code:
         raise SystemExit(said)
@@ -244,7 +245,8 @@ def show(result: Result) -> None:
 
 def table(results: Sequence[Result]) -> str:
     """The runs as a table of Markdown."""
-    heads = ["seed", "hand-off", "deeds", "completed", "refused", "error event", "left", "router killed"]
+    heads = ["seed", "hand-off", "deeds", "completed", "refused", "error event"]
+    heads += ["more than asked", "left", "router killed"]
     heads += ["wrong code", "wrong text", "silent end", "lost", "never ended", "at rest"]
     rows = [heads, ["---"] * len(heads)]
     for one in results:
