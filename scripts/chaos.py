@@ -25,6 +25,7 @@ import httpx
 from chaos_deeds import ENGINES, SPEED, Chaos, send
 from chaos_load import MODEL, Books, Fate, ask, load, make
 
+from orchestrator.errors import LaunchError
 from orchestrator.launch import report
 from orchestrator.launch.paths import StateDir
 
@@ -123,7 +124,11 @@ class Deployment:
 
     async def pid(self, name: str) -> int | None:
         """The process of an instance, if it has one."""
-        found = await report.status(self.state)
+        try:
+            found = await report.status(self.state)
+        except LaunchError:
+            # The controller has no time to answer, or has just been killed.
+            return None
         return next((i.pid for i in found.instances if i.name == name), None)
 
     def engines(self) -> dict[str, str]:
