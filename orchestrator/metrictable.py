@@ -117,7 +117,12 @@ METRICS: tuple[Metric, ...] = (
     *(
         Metric(f"pdctl_prediction_{name}", kind, text, ("model", "endpoint", *labels))
         for name, kind, text, labels in (
-            ("outcomes_total", "counter", "First tokens held against their prediction.", ("horizon",)),
+            (
+                "outcomes_total",
+                "counter",
+                "First tokens and gaps held against their prediction.",
+                ("horizon",),
+            ),
             ("within_total", "counter", "Those within a quantile of it.", ("horizon", "quantile")),
             ("promises_total", "counter", "Predictions at the class's quantile.", ("horizon", "result")),
             ("predicted_s_total", "counter", "Seconds that stages were predicted to take.", ("stage",)),

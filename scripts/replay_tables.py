@@ -161,7 +161,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             args.base or max((r.c90 for r in rows if not r.late), default=0.0) or max(r.c90 for r in rows)
         )
         best99 = max((r.c99 for r in rows if not r.late), default=0.0)
-        shares = pool.map(attained, [(args, r.name, 2 * best90) for r in rows], chunksize=1)
+        shares: list[float | None] = [None] * len(rows)
+        if best90:  # else nothing keeps 90 % at any rate
+            shares = list(pool.map(attained, [(args, r.name, 2 * best90) for r in rows], chunksize=1))
     for row, share in zip(rows, shares, strict=True):
         row.at_2x = share
     rows.sort(key=lambda r: -r.c90)
@@ -173,7 +175,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     for r in rows:
         ratio99 = f"{r.c99 / best99:.2f}" if best99 else "-"
-        print(f"| {r.name} | {r.c90:.2f} | {r.c99:.2f} | {r.at_2x:.3f} | {r.c90 / best90:.2f} | {ratio99} |")
+        ratio90 = f"{r.c90 / best90:.2f}" if best90 else "-"
+        twice = "-" if r.at_2x is None else f"{r.at_2x:.3f}"
+        print(f"| {r.name} | {r.c90:.2f} | {r.c99:.2f} | {twice} | {ratio90} | {ratio99} |")
     if args.json:
         args.json.write_text(json.dumps([asdict(r) for r in rows], indent=1))
 

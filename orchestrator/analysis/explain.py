@@ -118,7 +118,7 @@ def _choice(choice: Mapping[str, Any]) -> Iterator[str]:
     what = "predicted cost, the lowest wins" if seconds else "score, the highest wins"
     if not scored:
         what = "nothing scored"
-    yield f"  {choice['role']}: {choice['chosen']} ({what})"
+    yield f"  {choice['role']}: {choice['chosen'] or 'none'} ({what})"
     width = max((len(one["endpoint"]) for one in ranked), default=0)
     best = next((one["total"] for one in ranked if one["endpoint"] == choice["chosen"]), None)
     for one in ranked[:SHOWN]:

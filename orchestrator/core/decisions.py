@@ -36,7 +36,10 @@ class Assign:
 
 @frozen(frozen=True, slots=True)
 class Reject:
-    """The scheduler's no: a reason slug, the HTTP status it becomes (429 or 503), and when to retry."""
+    """The scheduler's no: a reason slug, the HTTP status it becomes (429 or 503), and when to retry.
+
+    `explain` tells what there was to choose from, as `Assign.explain` does.
+    """
 
     request_id: str
     reason: str
@@ -44,6 +47,8 @@ class Reject:
     http_status: int = 429
     retry_after_s: float | None = None
     predicted: Prediction | None = None
+    explain: Callable[[], tuple[Choice, ...]] | None = None
+    why: tuple[Choice, ...] = ()
 
 
 @frozen(frozen=True, slots=True)

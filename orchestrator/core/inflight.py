@@ -33,7 +33,8 @@ class Work:
 
     `computing` is the endpoint its prompt is computed on, None once that is done; `holding` the
     prefill endpoint that keeps its KV until the decode side has it, None if there is none. `guessed`: the
-    decode side is only expected to be that one, and knows nothing of it.
+    decode side is only expected to be that one, and knows nothing of it. `sequences` decode together: one for
+    each answer that was asked for, as engines count them.
     """
 
     route: Route
@@ -44,6 +45,7 @@ class Work:
     computing: str | None
     holding: str | None
     guessed: bool = False
+    sequences: int = 1
 
 
 @record(slots=True)
@@ -95,7 +97,8 @@ class Ledger:
     ) -> Work:
         """Count `request` against the endpoints of `route`.
 
-        A leg counts as one request where it runs. The prompt's uncached tokens are prefill work of the
+        A leg counts as one request where it runs, as `n` where it decodes `n` answers.
+        The prompt's uncached tokens are prefill work of the
         prefill (or unified) endpoint; its KV is held there until handed over, and with the expected
         output on the decode (or unified) one (`kv_tokens` in all; None: `expected_kv_tokens`). `guessed`: the
         decode side is told by `rebind`, if at all; until then no report of that endpoint's has seen it.
@@ -114,17 +117,18 @@ class Ledger:
             computing=computing,
             holding=route.prefill,
             guessed=guessed,
+            sequences=max(1, request.n),
         )
         if guessed:
-            self._guess(route.decode, 1)
+            self._guess(route.decode, work.sequences)
         self._work[request.id] = work
         if route.encode:
             self._add(route.encode, 1, 0, 0)
         if route.prefill:
             self._add(route.prefill, 1, work.prefill_tokens, prompt)
-            self._add(route.decode, 1, 0, work.kv_tokens)
+            self._add(route.decode, work.sequences, 0, work.kv_tokens)
         else:
-            self._add(route.decode, 1, work.prefill_tokens, work.kv_tokens)
+            self._add(route.decode, work.sequences, work.prefill_tokens, work.kv_tokens)
         return work
 
     def prefill_done(self, request_id: str) -> None:
@@ -142,8 +146,8 @@ class Ledger:
         """
         work = self._get(request_id)
         self._named(work)
-        self._add(work.route.decode, -1, 0, -work.kv_tokens)
-        self._add(route.decode, 1, 0, kv_tokens)
+        self._add(work.route.decode, -work.sequences, 0, -work.kv_tokens)
+        self._add(route.decode, work.sequences, 0, kv_tokens)
         work.route, work.kv_tokens = route, kv_tokens
 
     def unbind(self, request_id: str) -> None:
@@ -156,7 +160,7 @@ class Ledger:
         work.kv_tokens = 0
         if not work.guessed:
             work.guessed = True
-            self._guess(work.route.decode, 1)
+            self._guess(work.route.decode, work.sequences)
 
     def route(self, request_id: str) -> Route:
         """Where a request in flight is. Raises AccountingError if it is not."""
@@ -178,7 +182,7 @@ class Ledger:
         self._fetched(work)
         self._named(work)
         del self._work[request_id]
-        self._add(work.route.decode, -1, 0, -work.kv_tokens)
+        self._add(work.route.decode, -work.sequences, 0, -work.kv_tokens)
         if work.route.encode:
             self._add(work.route.encode, -1, 0, 0)
         return work
@@ -235,7 +239,7 @@ class Ledger:
     def _named(self, work: Work) -> None:
         if work.guessed:
             work.guessed = False
-            self._guess(work.route.decode, -1)
+            self._guess(work.route.decode, -work.sequences)
 
     def _guess(self, endpoint_id: str, more: int) -> None:
         guesses = self._guesses.get(endpoint_id, 0) + more

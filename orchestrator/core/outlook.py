@@ -149,6 +149,7 @@ class Outlook:
         tail_s = predictor.tail_s(station.id, takes_s, slo.quantile, queued_s=wait_s)
         at = next((e for e in endpoints.endpoints if e.id == route.decode), decode.endpoint)
         by_s = promise.first_token_by_s
+        itl_s = predictor.step(at).seconds(at.requests + request.n, at.kv_used_tokens + tokens)
         predicted = Prediction(
             at_s=now_s,
             waited_s=waited_s,
@@ -157,7 +158,8 @@ class Outlook:
             handoff_s=handoff_s,
             tail_s=waited_s + takes_s + tail_s,
             quantile=slo.quantile,
-            itl_s=predictor.step(at).seconds(at.requests + request.n, at.kv_used_tokens + tokens),
+            itl_s=itl_s,
+            itl_tail_s=itl_s + predictor.itl_tail_s(at.id, itl_s, slo.quantile),
             cached_tokens=cached,
             due_s=None if by_s == inf else by_s - request.arrived_s,
         )

@@ -170,6 +170,10 @@ class Predictor(Protocol):
         """
         ...
 
+    def itl_tail_s(self, endpoint: str, predicted_s: float, quantile: float) -> float:
+        """What to add to a median step of `predicted_s` so that `quantile` of the mean gaps are below."""
+        ...
+
     def output_tokens(self, slo_class: str | None, limit: int, quantile: float = 0.5) -> int:
         """Tokens that a request of the class produces, at `quantile` of its lengths; never above `limit`."""
         ...

@@ -247,7 +247,8 @@ class Prediction:
 
     `ttft_s` is the median from arrival to the first token: the time already waited and the stages to come
     (`wait_s` for the endpoint to be free, `prefill_s`, `handoff_s` for exposed transfer and first token).
-    `tail_s` is the same at `quantile`. `itl_s` is the decode step with the request in its batch.
+    `tail_s` is the same at `quantile`. `itl_s` is the decode step with the request in its batch, `itl_tail_s`
+    the mean gap that `quantile` of the answers keep.
     """
 
     at_s: float
@@ -261,6 +262,7 @@ class Prediction:
     cached_tokens: int = 0
     due_s: float | None = None
     """How long after its arrival the first token is due; None: nothing is promised."""
+    itl_tail_s: float = 0.0
 
     @property
     def ttft_s(self) -> float:

@@ -110,10 +110,6 @@ class _Builder:
             self.refuse((*path, "picker"), "mode 'late' has no picker", hint)
         data = self._mapping(path, data, ("filters", "scorers"), beside=("picker",))
         filters, scorers = self._steps((*path, "filters"), data), self._steps((*path, "scorers"), data)
-        if path == ("decode",) and (filters or scorers):
-            # Better refused than never asked.
-            hint = "leave it out: whoever has the memory, and the shortest step that keeps every promised gap"
-            self.refuse(path, "mode 'late' chooses decode endpoints without policies", hint)
         return LateRole(filters=tuple(filters), scorers=tuple(scorers))
 
     def settings(self, path: Place, data: Any) -> LateSettings:

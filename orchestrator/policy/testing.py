@@ -74,6 +74,10 @@ class FakePredictor:
         """`tail` times the prediction, whatever the quantile."""
         return self._tail * predicted_s
 
+    def itl_tail_s(self, endpoint: str, predicted_s: float, quantile: float) -> float:
+        """Nothing: the median is all there is."""
+        return 0.0
+
     def output_tokens(self, slo_class: str | None, limit: int, quantile: float = 0.5) -> int:
         """`tokens`, within the limit."""
         return min(limit, self._tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import log
+from math import isfinite, log
 
 from orchestrator.core.frozen import record
 from orchestrator.core.prediction import Curve, Step
@@ -11,7 +11,7 @@ from orchestrator.core.types import Endpoint, Load
 from orchestrator.predictor.books import Promises, Stage
 from orchestrator.predictor.fit import Fit
 from orchestrator.predictor.prior import Belief
-from orchestrator.predictor.tail import Tail, Window
+from orchestrator.predictor.tail import Tail, Window, score
 
 MOVED = 0.01
 """A curve is told anew once what was just seen would be predicted by so much otherwise: readers keep it."""
@@ -23,6 +23,9 @@ KIN = (1.0, 1.0, 1.0, 0.2)
 """The floor has little in common with the rest: a round trip, a launch and a tokenizer are in the time of a
 short prompt, and say nothing of long ones. An endpoint that they made look slow would get no long prompt any
 more by which to show that it is not."""
+
+GAP_SD = 0.15
+"""Before any answer: how far mean gaps are taken to vary around a sure step (logarithms)."""
 
 STAGES = ("prefill", "handoff", "first_token", "step")
 
@@ -45,12 +48,13 @@ class Tally:
 class Instance:
     """One endpoint in one life.
 
-    `tail` is of predictions made at dispatch. `tally` sums up the prompts whose computing nobody timed since
-    the counters stood at `tally_from`; `load` is what they were last read from (see `counters`).
+    `tail` is of predictions made at dispatch, `gaps` of the mean gaps of answers. `tally` sums up the prompts
+    whose computing nobody timed since the counters stood at `tally_from`; `load` is what they were last read
+    from (see `counters`).
     """
 
     __slots__ = (
-        "curve", "endpoint", "load", "prefill", "promises", "stages", "step_fit", "step_told", "tail",
+        "curve", "endpoint", "gaps", "load", "prefill", "promises", "stages", "step_fit", "step_told", "tail",
         "tally", "tally_from",
     )  # fmt: skip
 
@@ -61,6 +65,7 @@ class Instance:
         self.prefill = Fit(prefill.coefs, prefill.speed_sd, prefill.shape_sds, kin=KIN)
         self.step_fit = Fit(step.coefs, step.speed_sd, step.shape_sds)
         self.tail = Tail(shared, spread_sd, prefill.speed_sd**2 + max(prefill.shape_sds) ** 2 / 2)
+        self.gaps = Tail(None, GAP_SD, step.speed_sd**2 + max(step.shape_sds) ** 2 / 2)
         self.stages = {name: Stage() for name in STAGES}
         self.promises = Promises()
         self.curve = self._curve()
@@ -96,6 +101,22 @@ class Instance:
             return False
         self.curve = self._curve()
         return True
+
+    def gap(self, batch: float, tokens: float, step_s: float, trust: float) -> bool:
+        """Learn from the mean gap of one answer, and how far off its prediction was; whether that is news."""
+        told = self.step_told
+        off = score(step_s, told.base_s + told.request_s * batch + told.token_s * tokens)
+        unsure = self._step_variance(batch, tokens)
+        news = self.stepped(batch, tokens, step_s, trust)
+        if isfinite(off):
+            self.gaps.learn(off, unsure, self._step_variance(batch, tokens))
+        return news
+
+    def _step_variance(self, batch: float, tokens: float) -> float:
+        base, request, token = self.step_fit.coefs
+        terms = (base, request * batch, token * tokens)
+        whole_s = terms[0] + terms[1] + terms[2]
+        return self.step_fit.variance((terms[0] / whole_s, terms[1] / whole_s, terms[2] / whole_s))
 
     def stepped(self, batch: float, tokens: float, step_s: float, trust: float) -> bool:
         """Learn that decode steps of so many sequences and KV tokens took `step_s`; whether that is news."""

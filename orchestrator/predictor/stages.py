@@ -7,7 +7,7 @@ from math import isfinite, log
 from orchestrator.core.prediction import Accuracy, Curve, Decoded, Exposed, Served, Step
 from orchestrator.core.types import Endpoint, Snapshot
 from orchestrator.predictor import counters, prior
-from orchestrator.predictor.books import coverage
+from orchestrator.predictor.books import Promises, coverage
 from orchestrator.predictor.handoff import ALONE, Pair, PoolPair
 from orchestrator.predictor.instance import Instance
 from orchestrator.predictor.lengths import Lengths
@@ -72,6 +72,12 @@ class StagePredictor:
         if queued_s > 0.0:
             return self._waiting[instance.endpoint.model].seconds(predicted_s, queued_s, quantile)
         return instance.tail.seconds(predicted_s, quantile)
+
+    def itl_tail_s(self, endpoint: str, predicted_s: float, quantile: float) -> float:
+        """What to add to the median step so that `quantile` of the answers keep their mean gap."""
+        instance = self._instances.get(endpoint)
+        tail = _STRANGER if instance is None else instance.gaps
+        return tail.seconds(predicted_s, quantile)
 
     def output_tokens(self, slo_class: str | None, limit: int, quantile: float = 0.5) -> int:
         """Tokens that a request of the class produces; of all classes together while it is unknown."""
@@ -150,7 +156,7 @@ class StagePredictor:
         batch, held = max(1.0, what.batch), max(0.0, what.context_tokens)
         if LEAST_S < step_s < LONGEST_S and batch < MOST_BATCH and held < MOST_TOKENS:
             trust = min(1.0, what.tokens / STEADY_TOKENS)
-            if instance.stepped(batch, held, step_s, trust):
+            if instance.gap(batch, held, step_s, trust):
                 self.version += 1
 
     def observe(self, snapshot: Snapshot, now_s: float) -> None:
@@ -174,7 +180,10 @@ class StagePredictor:
                 instance.endpoint.model,
                 name,
                 tuple(stage.report(which) for which, stage in instance.stages.items() if stage.outcomes),
-                (coverage("dispatch", instance.tail, instance.promises),),
+                (
+                    coverage("dispatch", instance.tail, instance.promises),
+                    coverage("gap", instance.gaps, Promises()),
+                ),
             )
             for name, instance in self._instances.items()
         )

@@ -80,6 +80,7 @@ def entry(closed: Closed, hashes: int, block_tokens: int) -> dict[str, Any]:
         line["predicted"] = _prediction(told.predicted) if isinstance(told, Assign) else None
     if closed.reject is not None:
         line["retry_after_s"] = _s(closed.reject.retry_after_s)
+        line["choices"] = [_choice(choice) for choice in closed.reject.why]
     if assign is not None:
         line["choices"] = [_choice(choice) for choice in _choices(assign, closed.bind)]
     return line
@@ -131,6 +132,7 @@ def _prediction(told: Prediction | None) -> Mapping[str, Any] | None:
         "tail_s": _s(told.tail_s),
         "quantile": told.quantile,
         "itl_s": _s(told.itl_s),
+        "itl_tail_s": _s(told.itl_tail_s),
         "cached_tokens": told.cached_tokens,
         "due_s": _s(told.due_s),
     }

@@ -76,7 +76,7 @@ class Desk:
         if len(decisions) == 1 and decisions[0].request_id == view.id and type(decisions[0]) is not Slice:
             if self._scheduler.due_s() != self._due_s:
                 self._rearm()
-            told(self._explained(decisions[0]))
+            told(self._reasoned(decisions[0]))
             return
         self._waiting[view.id] = told
         self.deliver(decisions)
@@ -122,7 +122,7 @@ class Desk:
         once is no recursion.
         """
         if decisions:
-            self._undelivered.extend(map(self._explained, decisions))
+            self._undelivered.extend(map(self._reasoned, decisions))
             if not self._delivering:
                 self._delivering = True
                 try:
@@ -157,6 +157,16 @@ class Desk:
         except Exception:
             # The request goes on without: what it would have told is for people only.
             log.exception("a decision cannot be explained", extra={"request_id": decision.request_id})
+            return replace(decision, explain=None)
+
+    def _reasoned(self, decision: Decision) -> Decision:
+        """The same; of a refusal always, since refusals are recorded as long as they are not too many."""
+        if not isinstance(decision, Reject) or decision.explain is None:
+            return self._explained(decision)
+        try:
+            return replace(decision, why=decision.explain(), explain=None)
+        except Exception:
+            log.exception("a refusal cannot be explained", extra={"request_id": decision.request_id})
             return replace(decision, explain=None)
 
     def _rearm(self) -> None:

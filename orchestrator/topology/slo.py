@@ -93,7 +93,6 @@ def tenant_data(tenant: slo_schema.Tenant) -> dict[str, Any]:
         "rate": None
         if rate is None
         else {"per_second": rate.per_second, "burst": rate.burst or max(1, round(rate.per_second))},
-        "weight": tenant.weight,
     }
 
 

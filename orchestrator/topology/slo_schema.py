@@ -205,7 +205,6 @@ class Tenant(Strict):
         None, description="Most of them that may wait there for an endpoint (429)."
     )
     rate: Rate | None = Field(None, description="How fast it may send (429).")
-    weight: float = Field(1.0, gt=0, description="Its share when tenants compete.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -30,6 +30,19 @@ def test_a_pair_holds_prompt_work_on_prefill_and_memory_on_both_until_handed_ove
     assert ledger.inflight("d0") == NOTHING
 
 
+@pytest.mark.parametrize("route", [PAIR, ALONE])
+def test_each_answer_that_was_asked_for_is_a_sequence_where_it_decodes(route):
+    ledger = Ledger()
+    ledger.start(make_request(prompt_tokens=1000, max_tokens=100, n=4), route, 0.0)
+    assert ledger.inflight(route.decode).requests == 4
+    if route.prefill:
+        assert ledger.inflight("p0").requests == 1
+        ledger.rebind(make_request().id, Route(prefill="p0", decode="d1"), 1400)
+        assert (ledger.inflight("d0"), ledger.inflight("d1").requests) == (NOTHING, 4)
+    ledger.finish(make_request().id)
+    assert all(ledger.inflight(name) == NOTHING for name in ("p0", "d0", "d1", "u0"))
+
+
 def test_one_endpoint_holds_it_all():
     ledger = Ledger()
     ledger.start(make_request(prompt_tokens=1000, max_tokens=100), ALONE, 0.0)

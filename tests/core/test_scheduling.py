@@ -359,7 +359,8 @@ def test_a_broken_policy_costs_no_request_and_is_counted(tmp_path):
     made.observe(Snapshot(0.0, tuple(fleet(unified=3))), 0.0)
     decisions = [decide(made, id=str(i), block_hashes=()) for i in range(30)]
     assert all(d.why[0].fallbacks == ("./bad.py:Bad",) for d in decisions)
-    assert told == [("./bad.py:Bad", "policy ./bad.py:Bad: ZeroDivisionError: division by zero")] * 30
+    said = f"policy ./bad.py:Bad: ZeroDivisionError: division by zero ({tmp_path / 'bad.py'}:4)"
+    assert told == [("./bad.py:Bad", said)] * 30
     assert [made.ledger.inflight(f"u{i}").requests for i in range(3)] == [10, 10, 10]
 
 

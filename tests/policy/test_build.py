@@ -417,11 +417,6 @@ def test_a_rate_makes_a_scorer_one_of_the_other_unit():
         ({"order": "queue-depth"}, ("order", "use"), "it belongs under `scorers`"),
         ({"unified": {"scorers": ["edf"]}}, ("unified", "scorers", 0, "use"), "it belongs under `order`"),
         (
-            {"decode": {"filters": ["kv-capacity"]}},
-            ("decode",),
-            "mode 'late' chooses decode endpoints without policies (leave it out",
-        ),
-        (
             {"decode": {"picker": "max-score"}},
             ("decode", "picker"),
             "mode 'late' has no picker (leave it out: who costs the least is taken)",

@@ -271,7 +271,8 @@ def test_the_books_hold_what_came_against_what_was_said() -> None:
     assert stages["first_token"].actual_s == pytest.approx(60.0)
     assert stages["first_token"].bias == pytest.approx(1.0, abs=0.01)
     assert stages["first_token"].error < 0.05
-    (dispatch,), (admission,) = p0.coverage, model.coverage
+    (dispatch, gap), (admission,) = p0.coverage, model.coverage
+    assert (gap.horizon, gap.outcomes) == ("gap", 0)
     assert (dispatch.horizon, dispatch.outcomes, dispatch.given) == ("dispatch", 100, 100)
     assert (admission.horizon, admission.given, admission.kept) == ("admission", 100, 50)
     assert [s.stage for s in model.stages] == ["queue"]
@@ -341,3 +342,22 @@ def test_a_burst_of_garbage_is_forgotten() -> None:
         predictor.served(Served(str(i), None, "p0", "d0", 2000, 0, 1.1 * wild_s, wild_s), 0.0)
     serve(predictor, 60, seed=6)
     assert predictor.prefill(P0).seconds(3000) == pytest.approx(TRUE.seconds(3000), rel=0.15)
+
+
+def test_the_tail_of_a_gap_covers_what_it_says_also_after_a_drift():
+    predictor, rng = new(), Random(3)
+    late = 0
+    for i in range(3000):
+        batch, held = rng.randint(1, 40), rng.randint(1000, 200_000)
+        drift = 1.3 if i >= 1500 else 1.0
+        step_s = drift * (0.015 + 80e-6 * batch + 60e-9 * held) * exp(rng.gauss(0, 0.1))
+        told_s = predictor.step(D0).seconds(batch, held)
+        late += step_s <= told_s + predictor.itl_tail_s("d0", told_s, 0.99)
+        predictor.decoded(Decoded("chat", "d0", 200, 200 * step_s, batch, held, True), 0.0)
+    (_, gap) = next(a for a in predictor.report() if a.endpoint == "d0").coverage
+    within = gap.within[0.99]
+    assert gap.outcomes == 3000
+    assert within == late, "what it counts is what it told"
+    assert 0.985 <= within / 3000 <= 0.997
+    assert predictor.itl_tail_s("d0", 0.02, 0.99) > predictor.itl_tail_s("d0", 0.02, 0.9) > 0
+    assert predictor.itl_tail_s("stranger", 0.02, 0.99) > 0

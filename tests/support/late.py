@@ -54,6 +54,9 @@ class Fixed:
     def output_tokens(self, slo_class: str | None, limit: int, quantile: float = 0.5) -> int:
         return min(limit, 100)
 
+    def itl_tail_s(self, endpoint: str, predicted_s: float, quantile: float) -> float:
+        return 0.0
+
     def reference_s(self, model: str, tokens: int) -> float:
         return MS * tokens
 

@@ -136,7 +136,6 @@ ONE = "name: one\nmodel: {path: m}\npools:\n  p:\n    role: unified\n    engine:
         ),
         ("slo_classes: {fast: {priority: batsh}}\n", "(did you mean 'batch'?)"),
         ("slo_classes: {none: {ttft: 1s}}\n", "slo_classes.none: 'none' is what requests without a class"),
-        ("tenants: {a: {weight: 0}}\n", "tenants.a.weight: must be more than 0"),
         ("seed: -1\n", "seed: must be at least 0, not -1"),
     ],
 )

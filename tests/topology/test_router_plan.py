@@ -54,7 +54,7 @@ def test_its_settings(site, pair: str) -> None:
         + "slo_classes: {fast: {ttft: 300ms, priority: batch}}\n"
         + "scheduling:\n  default_class: fast\n  profile: mine\n"
         + "  profiles: {mine: {decode: {picker: round-robin}}}\n"
-        + "tenants: {t: {keys: [xyz, abc], slo_class: fast, weight: 2}}\n"
+        + "tenants: {t: {keys: [xyz, abc], slo_class: fast}}\n"
     )
     router = plan.router
     assert (router.host, router.url) == ("::", "http://[::1]:9000")

@@ -147,7 +147,7 @@ def test_limits_of_tenants(site, pair: str) -> None:
     plan = site.plan(
         pair
         + "tenants:\n"
-        + "  a: {max_inflight: 3, max_queued: 2, rate: {per_second: 2.5}, weight: 4}\n"
+        + "  a: {max_inflight: 3, max_queued: 2, rate: {per_second: 2.5}}\n"
         + "  b: {rate: {per_second: 0.1, burst: 7}}\n"
         + "  c: {slo_class: batch}\n"
     )
@@ -156,7 +156,6 @@ def test_limits_of_tenants(site, pair: str) -> None:
         "b": TenantLimits(rate=Rate(0.1, 7)),
         "c": TenantLimits(),
     }
-    assert plan.router.tenants["a"]["weight"] == 4
     assert class_rules(plan.router).choose("realtime", {}, "c", 1) == Chosen("batch", "realtime")
 
 

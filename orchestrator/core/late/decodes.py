@@ -83,13 +83,13 @@ class DecodeSide:
         # One that is kept empty until it can take a request larger than itself is free for nobody else.
         return -inf if self.free_tokens == inf else self.free_tokens - self.kept_tokens
 
-    def breaks_gaps(self, tokens: int, bound_s: float) -> bool:
-        """Whether its steps with a request of `tokens` would break `bound_s` or a gap promised to those here.
+    def breaks_gaps(self, tokens: int, bound_s: float, sequences: int = 1) -> bool:
+        """Whether its steps with `sequences` of `tokens` in all would break `bound_s` or a gap promised here.
 
         A lone request is promised nothing by others, and nowhere could its gaps be shorter.
         """
         bound = bound_s if bound_s < self.strictest_s else self.strictest_s
-        return bound < inf and self.batch > 0 and self.step_s(1, tokens) > bound
+        return bound < inf and self.batch > 0 and self.step_s(sequences, tokens) > bound
 
 
 class Decodes:
@@ -119,24 +119,31 @@ class Decodes:
         avoid: Iterable[str] = (),
         who: Waiting | None = None,
         never: frozenset[str] = frozenset(),
+        sequences: int = 1,
+        seconds: Mapping[str, float] | None = None,
     ) -> DecodeSide | None:
         """Who would decode a request of `tokens` KV tokens fastest, among those that have room; None: nobody.
 
         Of equals, the one with the smallest batch, then the one used longest ago. A side is passed over when
         its step would break a gap promise, `bound_s` or one to those it has; if every one with room would,
         the request has to wait. `avoid` are taken only where there are no
-        others at all, `never` never. `who` asks: room kept for others is none (None: it is).
+        others at all, `never` never. `who` asks: room kept for others is none (None: it is). `sequences` are
+        the answers it will decode. `seconds` are what policies add to a side's step, of those that they leave
+        (None: they say nothing).
         """
         self._refresh()
         found: DecodeSide | None = None
         enough_s = inf
         if avoid and self.sides.keys() <= set(avoid):
             avoid = ()
-        for step_s, name in self._order:
+        order = self._order
+        if seconds is not None:
+            order = sorted([(s + seconds[name], name) for s, name in order if name in seconds])
+        for step_s, name in order:
             if step_s > enough_s:
                 break
             side = self.sides[name]
-            if side.room(who) < tokens or name in avoid or side.breaks_gaps(tokens, bound_s):
+            if side.room(who) < tokens or name in avoid or side.breaks_gaps(tokens, bound_s, sequences):
                 continue
             if name in never:
                 continue
@@ -166,7 +173,7 @@ class Decodes:
         return self.sides[self._order[0][1]].step_s(1, 0) if self._order else 0.0
 
     def ruled_out(
-        self, tokens: int, bound_s: float, avoid: Iterable[str], who: Waiting | None
+        self, tokens: int, bound_s: float, avoid: Iterable[str], who: Waiting | None, sequences: int = 1
     ) -> Iterator[tuple[str, str]]:
         """Each side that a request could not be given, and why, as they were when last looked at."""
         for side in self.sides.values():
@@ -174,7 +181,7 @@ class Decodes:
                 yield side.id, AVOIDED
             elif side.room(who) < tokens:
                 yield side.id, NO_ROOM
-            elif side.breaks_gaps(tokens, bound_s):
+            elif side.breaks_gaps(tokens, bound_s, sequences):
                 yield side.id, GAPS
 
     def _refresh(self) -> None:

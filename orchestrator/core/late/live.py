@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.core.frozen import record
 from orchestrator.core.late.bringing import Brought
 from orchestrator.core.late.decodes import AVOIDED, DecodeSide
 from orchestrator.core.late.lanes import Lane
+from orchestrator.core.late.policies import Added
 from orchestrator.core.late.pricing import Pick, Price
 from orchestrator.core.late.queue import Item
-from orchestrator.core.prediction import Decoded, Served
+from orchestrator.core.prediction import Decoded, Predictor, Served
 from orchestrator.core.types import Choice, Outcome, Prediction, Role, Route, Scored
 
 
@@ -79,7 +82,7 @@ def explain(pick: Pick) -> tuple[Choice, ...]:
     best, added, avoid = pick.best, pick.added, pick.item.request.avoid
     role = Role.PREFILL if best.station.disaggregated else Role.UNIFIED
     ranked = sorted(pick.prices, key=lambda price: price.cost_s)
-    scored = tuple(Scored(p.station.id, p.cost_s, _parts(p, pick)) for p in ranked)
+    scored = tuple(Scored(p.station.id, p.cost_s, _parts(p, added)) for p in ranked)
     runner_up = next((p.station.id for p in ranked if p is not best), None)
     priced = {p.station.id for p in ranked}
     filtered = {s.id: AVOIDED for s in pick.lane.stations if s.id in avoid and s.id not in priced}
@@ -87,32 +90,62 @@ def explain(pick: Pick) -> tuple[Choice, ...]:
         filtered.update((name, by) for name, by in added.filtered.items() if name not in priced)
     failed = () if added is None else tuple(dict.fromkeys(added.failed))
     first = Choice(role, best.station.id, runner_up, scored, filtered, failed, "seconds")
-    return (first,) if best.side is None else (first, *explain_decode(pick.lane, pick.item, best.side))
+    return (first,) if best.side is None else (first, *explain_decode(pick.lane, pick.item, best.side, added))
 
 
-def _parts(price: Price, pick: Pick) -> dict[str, float]:
+def explain_refusal(
+    lane: Lane, item: Item, prices: Sequence[Price], added: Added | None
+) -> tuple[Choice, ...]:
+    """What the endpoints would have cost a request that gets none, and who was out of the question."""
+    apart = lane.stations[0].disaggregated if lane.stations else True
+    if not prices and lane.decodes.sides:
+        needs, request = item.tokens + item.output_tokens, item.request
+        out = dict(lane.decodes.ruled_out(needs, item.slo.step_s, request.avoid, item, request.n))
+        return (Choice(Role.DECODE, "", None, (), out, unit="seconds"),)
+    ranked = sorted(prices, key=lambda price: price.cost_s)
+    scored = tuple(Scored(p.station.id, p.cost_s, _parts(p, added)) for p in ranked)
+    filtered = {} if added is None else dict(added.filtered)
+    failed = () if added is None else tuple(dict.fromkeys(added.failed))
+    role = Role.PREFILL if apart else Role.UNIFIED
+    return (Choice(role, "", None, scored, filtered, failed, "seconds"),)
+
+
+def _parts(price: Price, added: Added | None) -> dict[str, float]:
     parts = {"wait": price.wait_s, "prefill": price.work_s, "hand-off": price.exposed_s}
-    by_policies = {} if pick.added is None else pick.added.parts.get(price.station.id, {})
+    by_policies = {} if added is None else added.parts.get(price.station.id, {})
     told_s = sum(parts.values(), 0.0) + sum(by_policies.values(), 0.0)
     return {**parts, "others": price.cost_s - price.late_s - told_s, **by_policies, "late": price.late_s}
 
 
-def explain_decode(lane: Lane, item: Item, chosen: DecodeSide) -> tuple[Choice, ...]:
+def explain_decode(
+    lane: Lane, item: Item, chosen: DecodeSide, added: Added | None = None
+) -> tuple[Choice, ...]:
     """The decode sides by their steps with the request among them, and who was out of the question."""
     needs, avoid = item.tokens + item.output_tokens, item.request.avoid
-    out = dict(lane.decodes.ruled_out(needs, item.slo.step_s, avoid, item))
+    out = dict(lane.decodes.ruled_out(needs, item.slo.step_s, avoid, item, item.request.n))
+    said = None if added is None else added.decode
+    if said is not None:
+        out.update(said.filtered)
     out.pop(chosen.id, None)
-    steps = [(side.step_s(1, needs), side.id) for side in lane.decodes.sides.values() if side.id not in out]
-    scored = tuple(Scored(name, step_s, {"step": step_s}) for step_s, name in sorted(steps))
+    scored = []
+    for side in lane.decodes.sides.values():
+        if side.id not in out:
+            parts = {"step": side.step_s(item.request.n, needs)}
+            parts |= {} if said is None else said.parts.get(side.id, {})
+            scored.append(Scored(side.id, sum(parts.values(), 0.0), parts))
+    scored.sort(key=lambda one: one.total)
     runner_up = next((one.endpoint for one in scored if one.endpoint != chosen.id), None)
-    return (Choice(Role.DECODE, chosen.id, runner_up, scored, out, unit="seconds"),)
+    failed = () if said is None else tuple(dict.fromkeys(said.failed))
+    return (Choice(Role.DECODE, chosen.id, runner_up, tuple(scored), out, failed, "seconds"),)
 
 
-def prediction(now_s: float, item: Item, price: Price, tail_s: float) -> Prediction:
-    """What is predicted at dispatch."""
+def prediction(now_s: float, item: Item, price: Price, tail_s: float, predictor: Predictor) -> Prediction:
+    """What is predicted at dispatch; `tail_s` is that of what is to come."""
+    side, quantile = price.side, item.slo.quantile
+    itl_s = 0.0 if side is None else side.step_s(item.request.n, item.tokens)
+    gap_tail_s = 0.0 if side is None else predictor.itl_tail_s(side.id, itl_s, quantile)
     waited_s = now_s - item.arrived_s
     median_s = waited_s + price.wait_s + price.work_s + price.exposed_s
-    side = price.side
     return Prediction(
         at_s=now_s,
         waited_s=waited_s,
@@ -121,7 +154,8 @@ def prediction(now_s: float, item: Item, price: Price, tail_s: float) -> Predict
         handoff_s=price.exposed_s,
         tail_s=median_s + tail_s,
         quantile=item.slo.quantile,
-        itl_s=0.0 if side is None else side.step_s(1, item.tokens),
+        itl_s=itl_s,
+        itl_tail_s=itl_s + gap_tail_s,
         cached_tokens=price.cached,
         due_s=item.due_s,
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from math import isfinite
+from math import inf, isfinite
 from random import Random
 
 from orchestrator.core.choosing import OnPolicyError, failure
@@ -22,16 +22,17 @@ from orchestrator.core.types import Endpoint, Role
 
 @record(slots=True, eq=False)
 class Added:
-    """What policies say of a request's stations: the seconds they add to the cost of those that they left.
+    """What policies say of a request's endpoints: the seconds they add to the cost of those that they left.
 
-    `parts` are the seconds of each scorer, by station; `filtered` who was taken out by what; `failed` the
-    policies that were passed over.
+    `parts` are the seconds of each scorer, by endpoint; `filtered` who was taken out by what; `failed` the
+    policies that were passed over. `decode` is what they say of the decode sides; None: nothing.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
     filtered: dict[str, str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    decode: Added | None = None
 
 
 class Policies:
@@ -48,7 +49,6 @@ class Policies:
         block_tokens: int,
         on_error: OnPolicyError,
     ) -> None:
-        self._profile = profile
         self._board = board
         self._ledger = ledger
         self._predictor = predictor
@@ -56,40 +56,74 @@ class Policies:
         self._rng = rng
         self._block_tokens = block_tokens
         self._on_error = on_error
-        roles = (profile.prefill, profile.unified)
-        self._any = any(role.filters or role.scorers for role in roles)
+        self._of = {
+            role: mine
+            for role, mine in (
+                (Role.PREFILL, profile.prefill),
+                (Role.UNIFIED, profile.unified),
+                (Role.DECODE, profile.decode),
+            )
+            if mine.filters or mine.scorers
+        }
 
     def added(self, lane: Lane, item: Item, now_s: float) -> Added | None:
-        """What the policies say of each station; None: there are none."""
-        if not self._any:
+        """What the policies say of each station, and of each decode side; None: there are none."""
+        if not self._of:
             return None
-        snapshot = self._ledger.snapshot(now_s)
-        views = {e.id: e for e in snapshot.endpoints}
-        added = Added()
-        for role, mine in ((Role.PREFILL, self._profile.prefill), (Role.UNIFIED, self._profile.unified)):
+        added = Added(decode=self.decode(lane, item, now_s))
+        for role in (Role.PREFILL, Role.UNIFIED):
             apart = role is Role.PREFILL
-            stations = [s for s in lane.stations if s.disaggregated is apart]
-            if not stations or not (mine.filters or mine.scorers):
-                continue
-            context = Context(
-                snapshot=snapshot,
-                role=role,
-                now_s=now_s,
-                rng=self._rng,
-                prefix=self._cached.reader(item.request),
-                block_tokens=self._block_tokens,
-                predictor=self._predictor,
-                slo=item.slo,
-                first_token_by_s=item.first_token_by_s,
-                wait_s=lambda endpoint_id: self._board.stations[endpoint_id].wait_s(now_s),
-            )
-            self._ask(mine, item, [views[s.id] for s in stations if s.id in views], context, added)
+            names = [s.id for s in lane.stations if s.disaggregated is apart]
+            if names and role in self._of:
+                self._ask(role, item, names, None, now_s, added)
         return added
 
+    def decode(self, lane: Lane, item: Item, now_s: float, prefill: Endpoint | None = None) -> Added | None:
+        """What they say of each decode side; None: nothing. `prefill` is who has computed the prompt."""
+        if Role.DECODE not in self._of or not lane.decodes.sides:
+            return None
+        added = Added()
+        self._ask(Role.DECODE, item, list(lane.decodes.sides), prefill, now_s, added)
+        return added
+
+    def _wait_s(self, endpoint_id: str, now_s: float) -> float:
+        station = self._board.stations.get(endpoint_id)
+        return 0.0 if station is None else station.wait_s(now_s)
+
+    def _step_limit_s(self, endpoint_id: str) -> float:
+        side = self._board.sides.get(endpoint_id)
+        return inf if side is None or not side.bounds else min(side.bounds.values())
+
     def _ask(
-        self, role: LateRole, item: Item, candidates: Sequence[Endpoint], context: Context, added: Added
+        self,
+        role: Role,
+        item: Item,
+        names: Sequence[str],
+        prefill: Endpoint | None,
+        now_s: float,
+        added: Added,
     ) -> None:
-        left = tuple(candidates)
+        snapshot = self._ledger.snapshot(now_s)
+        views = {e.id: e for e in snapshot.endpoints}
+        context = Context(
+            snapshot=snapshot,
+            role=role,
+            now_s=now_s,
+            rng=self._rng,
+            prefix=self._cached.reader(item.request),
+            prefill=prefill,
+            block_tokens=self._block_tokens,
+            predictor=self._predictor,
+            slo=item.slo,
+            first_token_by_s=item.first_token_by_s,
+            wait_s=lambda endpoint_id: self._wait_s(endpoint_id, now_s),
+            step_limit_s=self._step_limit_s,
+        )
+        self._run(self._of[role], item, tuple(views[name] for name in names if name in views), context, added)
+
+    def _run(
+        self, role: LateRole, item: Item, left: tuple[Endpoint, ...], context: Context, added: Added
+    ) -> None:
         for step in role.filters:
             before = left
             try:
@@ -120,6 +154,23 @@ class Policies:
     def bypass(self, name: str, policy: object, error: Exception) -> None:
         """A policy failed; the decision goes on without it."""
         self._on_error(name, failure(name, policy, error))
+
+
+def leaves_nobody(lane: Lane, added: Added | None) -> bool:
+    """Whether policies leave a request no endpoint, or nobody to decode for those that they leave."""
+    if added is None:
+        return False
+    decode = added.decode
+    undecoded = decode is not None and len(decode.filtered) >= len(lane.decodes.sides)
+    return all(s.id in added.filtered or (undecoded and s.disaggregated) for s in lane.stations)
+
+
+def left_to(added: Added | None) -> Mapping[str, float] | None:
+    """The seconds that policies add to each decode side that they leave; None: they say nothing of any."""
+    if added is None or added.decode is None:
+        return None
+    seconds = added.decode.seconds
+    return {name: seconds.get(name, 0.0) for name in added.decode.parts}
 
 
 def _kept(kept: Sequence[Endpoint], left: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:

@@ -12,7 +12,7 @@ from orchestrator.core.late import waits
 from orchestrator.core.late.board import Board
 from orchestrator.core.late.decodes import DecodeSide
 from orchestrator.core.late.lanes import Lane
-from orchestrator.core.late.policies import Added
+from orchestrator.core.late.policies import Added, left_to
 from orchestrator.core.late.queue import Item, Wait
 from orchestrator.core.late.station import Station
 from orchestrator.core.late.waits import RECHECK_S
@@ -104,7 +104,7 @@ class Pricing:
         if avoid:
             avoid = () if lane.only_to_avoid(avoid) else avoid
             free = [station for station in free if station.id not in avoid]
-        side = self._decode_side(lane, item)
+        side = self._decode_side(lane, item, added)
         prices = [
             price
             for station in self._worth_pricing(lane, item, free, avoid)
@@ -225,6 +225,19 @@ class Pricing:
             if station is not None:
                 yield station
 
+    def looked_at(self, lane: Lane, item: Item, now_s: float, added: Added | None) -> list[Price]:
+        """The prices of those endpoints, free or not, that a request was compared for; for explanations."""
+        side = self._decode_side(lane, item, added)
+        few: Iterable[Station] = lane.stations
+        if len(lane.stations) > FEW:
+            few = dict.fromkeys((*islice(self._holders(lane, item, inf), HOLDERS), *lane.ranked[:SAMPLE]))
+        prices = [
+            self._price(lane, item, station, side, station.wait_s(now_s), now_s, added)
+            for station in few
+            if station.id not in item.request.avoid
+        ]
+        return [price for price in prices if price is not None]
+
     def still_waits(self, lane: Lane, item: Item, now_s: float, claims: dict[str, float]) -> bool:
         """Whether it is still worth waiting for the busy endpoint that the item waited for last."""
         return item.waits_for is not None and waits.goes_on(lane, item, now_s, claims, self._own)
@@ -252,8 +265,9 @@ class Pricing:
             if side is not None and side.id in endpoint.shuns:
                 avoid = item.request.avoid
                 side = lane.decodes.best(
-                    tokens + item.output_tokens, item.slo.step_s, avoid, item, endpoint.shuns
-                )
+                    tokens + item.output_tokens, item.slo.step_s, avoid, item, endpoint.shuns,
+                    item.request.n, left_to(added),
+                )  # fmt: skip
             if side is None:
                 return None
             decoder = side
@@ -300,7 +314,7 @@ class Pricing:
             return True
         chunk = station.endpoint.facts.get("chunk_tokens")
         piece = min(new, chunk) if isinstance(chunk, int) else new
-        return station.curve.seconds(piece) + decoder.step_s(1, item.tokens) <= bound_s
+        return station.curve.seconds(piece) + decoder.step_s(item.request.n, item.tokens) <= bound_s
 
     def to_keep_room(self, lane: Lane, item: Item) -> DecodeSide | None:
         """The decode side that could soonest take a request that none has room for now; None: one has.
@@ -324,7 +338,7 @@ class Pricing:
             default=None,
         )
 
-    def _decode_side(self, lane: Lane, item: Item) -> DecodeSide | None:
+    def _decode_side(self, lane: Lane, item: Item, added: Added | None = None) -> DecodeSide | None:
         """Who would decode a pair's request now; None if nobody has the room."""
         decodes = lane.decodes
         if not decodes.sides:
@@ -333,7 +347,10 @@ class Pricing:
         unbound = self._board.unbound_tokens(lane)
         if unbound and decodes.room(item) - unbound < min(tokens, decodes.most_room()):
             return None
-        return decodes.best(tokens, item.slo.step_s, item.request.avoid, item)
+        request = item.request
+        return decodes.best(
+            tokens, item.slo.step_s, request.avoid, item, sequences=request.n, seconds=left_to(added)
+        )
 
 
 def _at_once_s(item: Item, price: Price) -> float:

@@ -12,7 +12,8 @@ from orchestrator.core.contracts import Order, PlannedOrder, Waiting
 from orchestrator.core.frozen import record
 from orchestrator.core.late.bringing import Bringing
 from orchestrator.core.late.lanes import Lane
-from orchestrator.core.late.policies import Policies
+from orchestrator.core.late.live import explain_refusal
+from orchestrator.core.late.policies import Policies, leaves_nobody
 from orchestrator.core.late.pricing import Pick, Pricing
 from orchestrator.core.late.queue import PATIENCE_S, Item, Key
 from orchestrator.core.late.station import Station
@@ -21,6 +22,7 @@ from orchestrator.core.late.waits import RECHECK_S
 from orchestrator.core.lateprofile import LateProfile
 from orchestrator.core.prefixcheck import PrefixCheck
 from orchestrator.core.slo import Priority
+from orchestrator.core.types import Choice
 
 RESERVED_S = 30.0
 """Endpoints are kept from batch for so long after the last request that is none."""
@@ -137,6 +139,11 @@ class Pump:
             if new in (lane.batch.head(BATCH_HEADS) if batch else lane.queue.head(self._settings.candidates)):
                 return True
         return False
+
+    def refused(self, lane: Lane, item: Item, now_s: float) -> tuple[Choice, ...]:
+        """What there was to choose from for a request that is refused."""
+        added = self._policies.added(lane, item, now_s)
+        return explain_refusal(lane, item, self._pricing.looked_at(lane, item, now_s, added), added)
 
     def key(self, item: Item) -> Key:
         """Where an item stands in the queue: by priority, then as the order has it, then by arrival."""
@@ -299,7 +306,7 @@ class Pump:
         if turn.new is not None and turn.new is not item and not starved:
             return None
         added = self._policies.added(lane, item, now_s)
-        if added is not None and len(added.filtered) >= len(lane.stations):
+        if leaves_nobody(lane, added):
             lane.put_aside(item)
             return None
         pick = self._pricing.pick(lane, item, free, now_s, claims, added, urgent=item.late)
@@ -315,7 +322,7 @@ class Pump:
     def _shut_out(self, lane: Lane, item: Item, now_s: float) -> bool:
         """Whether policies still leave it nowhere to go; if so, it will be the last to be asked again."""
         added = self._policies.added(lane, item, now_s)
-        if added is None or len(added.filtered) < len(lane.stations):
+        if not leaves_nobody(lane, added):
             return False
         lane.put_aside(item)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from random import Random
@@ -111,15 +112,10 @@ class LateScheduler:
         self._board.adopt(profile.settings)
         self._slices.every_s = profile.settings.slices_s
         policies = Policies(
-            profile,
-            self._board,
-            self.ledger,
-            self.predictor,
-            self.cached,
-            self._rng,
-            self._block_tokens,
+            profile, self._board, self.ledger, self.predictor, self.cached, self._rng, self._block_tokens,
             self._on_policy_error,
-        )
+        )  # fmt: skip
+        self._tracking.policies = policies
         pricing = Pricing(self._board, self.ledger, self.predictor, profile.settings)
         self._pricing = pricing
         self._pump = Pump(profile, pricing, self.cached, policies, self._touched, self._tracking.bringing)
@@ -316,7 +312,7 @@ class LateScheduler:
         """Refuse, or let wait behind all others, whatever cannot be on time any more."""
         while (item := lane.deadlines.overdue(now_s)) is not None:
             if now_s >= item.expires_s:
-                self._refuse(item, lane, self._refusals.timeout(item, lane, now_s, len(self.ledger)))
+                self._refuse(item, lane, self._refusals.timeout(item, lane, now_s, len(self.ledger)), now_s)
                 continue
             self._pump.refresh(lane, item)
             if item.late or item.latest_start_s > now_s:
@@ -324,7 +320,7 @@ class LateScheduler:
             elif item.slo.unattainable is Unattainable.REJECT and not item.request.avoid:
                 told = self._admitted.get(item.request.id)
                 reject = self._refusals.unreachable(item, lane, now_s, len(self.ledger), told)
-                self._refuse(item, lane, reject)
+                self._refuse(item, lane, reject, now_s)
             elif item.slo.unattainable is Unattainable.QUEUE:
                 lane.remove(item)
                 item.late = True
@@ -333,10 +329,10 @@ class LateScheduler:
                 item.first_token_by_s = item.latest_start_s = inf
                 lane.deadlines.remind(item)
 
-    def _refuse(self, item: Item, lane: Lane, reject: Reject) -> None:
+    def _refuse(self, item: Item, lane: Lane, reject: Reject, now_s: float) -> None:
         self._forget(item, lane)
         self._admitted.pop(item.request.id, None)
-        self._out.append(reject)
+        self._out.append(replace(reject, explain=partial(self._pump.refused, lane, item, now_s)))
 
     def _dispatch(self, now_s: float, pick: Pick, unit: int) -> None:
         """Send a request to the station it was priced for."""
@@ -350,7 +346,7 @@ class LateScheduler:
             return
         takes_s = best.wait_s + best.work_s + best.exposed_s
         tail_s = self.predictor.tail_s(station.id, takes_s, item.slo.quantile)
-        predicted = prediction(now_s, item, best, tail_s)
+        predicted = prediction(now_s, item, best, tail_s, self.predictor)
         route = Route(station.id) if best.side is None else Route(best.side.id, station.id)
         provisional = best.side is not None and bool(station.endpoint.facts.get("late_decode"))
         admitted = self._admitted.pop(request.id, None)

@@ -13,6 +13,7 @@ from orchestrator.core.late.board import Board, kind
 from orchestrator.core.late.bringing import Bringing
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.live import Live, explain_decode
+from orchestrator.core.late.policies import Added, Policies, left_to
 from orchestrator.core.late.station import Station
 from orchestrator.core.prediction import Predictor
 from orchestrator.core.prefixcheck import PrefixCheck
@@ -50,6 +51,8 @@ class Tracking:
         self._predictor = predictor
         self._cached = cached
         self._on_accounting_error = on_accounting_error
+        self.policies: Policies | None = None
+        """Those in force, which are asked when a decode side is bound late."""
         self._held: dict[str, Live] = {}
         self._give_up: list[tuple[float, str]] = []
         self._polls: list[tuple[float, str, Station]] = []
@@ -262,8 +265,14 @@ class Tracking:
         """Name the decode side of a finished prefill, or hold it until one has room."""
         item, lane = live.item, live.lane
         tokens = item.tokens + item.output_tokens
-        shuns = live.price.station.endpoint.shuns
-        side = lane.decodes.best(tokens, item.slo.step_s, item.request.avoid, never=shuns)
+        prefill = live.price.station.endpoint
+        shuns = prefill.shuns
+        said = None if self.policies is None else self.policies.decode(lane, item, now_s, prefill)
+        added = None if said is None else Added(decode=said)
+        side = lane.decodes.best(
+            tokens, item.slo.step_s, item.request.avoid, never=shuns, sequences=item.request.n,
+            seconds=left_to(added),
+        )  # fmt: skip
         if side is None:
             if live.hold_until_s is None:
                 lease = live.price.station.endpoint.facts.get("lease_s")
@@ -279,7 +288,7 @@ class Tracking:
         self._ledger.rebind(item.request.id, live.route, tokens)
         self._join(live)
         self._changed(live.route)
-        out.append(Bind(item.request.id, live.route, partial(explain_decode, lane, item, side)))
+        out.append(Bind(item.request.id, live.route, partial(explain_decode, lane, item, side, added)))
 
     def _join(self, live: Live) -> None:
         bound_s = live.item.slo.step_s

@@ -46,6 +46,10 @@ class Told:
         """Nothing: what it says is so."""
         return 0.0
 
+    def itl_tail_s(self, endpoint: str, predicted_s: float, quantile: float) -> float:
+        """Nothing: the median is all there is."""
+        return 0.0
+
     def output_tokens(self, slo_class: str | None, limit: int, quantile: float = 0.5) -> int:
         """The same for all: lengths are not known in advance."""
         return min(limit, EXPECTED_OUTPUT_TOKENS)

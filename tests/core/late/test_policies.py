@@ -2,7 +2,7 @@
 
 from random import Random
 
-from late import Fixed, Shortest, decodes, inf, prefills, unified
+from late import Deck, Fixed, Shortest, decodes, inf, prefills, unified
 
 from orchestrator.core.choosing import Step
 from orchestrator.core.inflight import Ledger
@@ -113,3 +113,75 @@ def test_each_role_has_its_own():
     ends = [*prefills("p0"), *decodes("d0"), *unified("u0")]
     added, _ = ask(LateRole(scorers=(Step("a", Cost(1)),)), LateRole((Step("none", Keep()),)), ends)
     assert (added.seconds, added.filtered) == ({"p0": 1.0}, {"u0": "none"})
+
+
+class ByName:
+    """A scorer of seconds by endpoint."""
+
+    unit = "seconds"
+
+    def __init__(self, **seconds):
+        self.seconds, self.prefills = seconds, []
+
+    def score(self, request, candidates, context):
+        self.prefills.append(context.prefill and context.prefill.id)
+        return [self.seconds.get(e.id, 0.0) for e in candidates]
+
+
+def decoding(*, filters=(), scorers=(), **facts):
+    """Two decode sides that are alike, and policies that choose among them."""
+    role = LateRole(
+        tuple(Step(f"f{i}", one) for i, one in enumerate(filters)),
+        tuple(Step(f"s{i}", one) for i, one in enumerate(scorers)),
+    )
+    settings = LateSettings(hand_ahead_s=0.0, unit_tokens=0)
+    profile = LateProfile(Step("order", Shortest()), decode=role, settings=settings)
+    return Deck([*prefills("p0", **facts), *decodes("d0", "d1")], profile=profile)
+
+
+def test_a_filter_of_decode_sides_is_held_to_and_told():
+    deck = decoding(filters=[Keep("d1")])
+    for name in "abc":
+        deck.ask(name, 100)
+        assert deck.decision(name) == "->p0/d1"
+        deck.prefilled(name)
+    choice = deck.made["a"][0].explain()[1]
+    assert (choice.chosen, choice.filtered) == ("d1", {"d0": "f0"})
+
+
+def test_scorers_of_decode_sides_add_to_the_step():
+    deck = decoding(scorers=[ByName(d0=0.5)])
+    for name in "abc":
+        deck.ask(name, 100)
+        assert deck.decision(name) == "->p0/d1"
+        deck.prefilled(name)
+    (first, second) = deck.made["a"][0].explain()[1].scored
+    assert (first.endpoint, second.endpoint, second.parts["s0"]) == ("d1", "d0", 0.5)
+
+
+def test_who_has_nobody_left_to_decode_holds_up_nobody():
+    class OnlyShort:
+        def filter(self, request, candidates, context):
+            return candidates if request.prompt_tokens < 1000 else ()
+
+    deck = decoding(filters=[OnlyShort()])
+    deck.ask("long", 2000)
+    assert deck.decision("long") == "wait"
+    deck.ask("short", 100)
+    assert deck.decision("short") == "->p0/d0"
+
+
+def test_a_side_bound_late_is_chosen_by_policies_that_know_the_prefill():
+    scorer = ByName(d0=0.5)
+    deck = decoding(scorers=[scorer], late_decode=True)
+    deck.ask("a", 100)
+    deck.prefilled("a")
+    assert deck.decision("a") == "->p0/d1"
+    assert scorer.prefills[-1] == "p0"
+
+
+def test_a_broken_policy_of_decode_sides_is_passed_over():
+    deck = decoding(filters=[Broken()], scorers=[Broken()])
+    deck.ask("a", 100)
+    assert deck.decision("a") in ("->p0/d0", "->p0/d1")
+    assert deck.made["a"][0].explain()[1].fallbacks == ("f0", "s0")

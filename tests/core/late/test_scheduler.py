@@ -137,6 +137,10 @@ class TestPromises:
         assert isinstance(reject, Reject)
         assert (reject.http_status, reject.retry_after_s is not None) == (429, True)
         assert "within 2.00 s" in reject.message
+        assert reject.explain is not None
+        (choice,) = reject.explain()
+        assert (choice.chosen, [one.endpoint for one in choice.scored]) == ("", ["p0"])
+        assert choice.scored[0].parts["late"] > 0
 
     def test_what_never_could_be_is_refused_at_once(self):
         deck = pair(classes=PROMISES)

@@ -65,8 +65,8 @@ class Lean:
 
     def run(self, asked: list[Asked], config: ModelConfig) -> Times:
         for i, one in enumerate(asked):
-            hashes = tuple((one.prefix, b) for b in range(one.prompt // config.block_tokens))
-            job = LeanJob(i, one.prompt, one.output, hashes, one.mode)  # type: ignore[arg-type]
+            hashes = tuple(one.prefix << 32 | b for b in range(one.prompt // config.block_tokens))
+            job = LeanJob(i, one.prompt, one.output, hashes, one.mode)
             self.at(one.at_s, self._submit, job)
         while self._heap:
             at_s, _, call, what = heapq.heappop(self._heap)
@@ -112,8 +112,8 @@ def model_times(asked: list[Asked], config: ModelConfig, *, told: bool) -> tuple
             i, one = todo.pop(0)
             now_s = one.at_s
             handle(model, model.advance(now_s), times, last, told)
-            hashes = tuple((one.prefix, b) for b in range(one.prompt // config.block_tokens))
-            model.submit(Job(str(i), one.prompt, one.output, hashes, one.mode), now_s)  # type: ignore[arg-type]
+            hashes = tuple(one.prefix << 32 | b for b in range(one.prompt // config.block_tokens))
+            model.submit(Job(str(i), one.prompt, one.output, hashes, one.mode), now_s)
         elif next_s is None:
             return times, model
         else:
