@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, cast
 import httptools
 
 from orchestrator.errors import PdctlError
-from orchestrator.wire.heads import Heads, Key, whole
+from orchestrator.wire.heads import BODILESS, Heads, Key, whole
 from orchestrator.wire.reader import FRAMING
 
 MAX_HEAD_BYTES = 256 * 1024
@@ -304,7 +304,14 @@ class Connection:
         if self._fresh_head:
             self._fresh_head = False
             head = AnswerHead(self._status, tuple(self._headers), self._keep)
-            if found is not None and self._complete and not broken and len(body) == len(data) - found[1]:
+            whole_one = found is not None and len(body) == len(data) - found[1]
+            if (
+                found is not None
+                and whole_one
+                and self._complete
+                and not broken
+                and head.status not in BODILESS
+            ):
                 self._pool.heads.keep(found[0], head)
             if self._sink is not None:
                 self._sink.on_head(head.status, head.headers)

@@ -15,6 +15,9 @@ MAX_KEPT_BYTES = 2048
 MAX_DIGITS = 15
 """Of a length; more are left to the parser, which knows what overflows."""
 
+BODILESS = frozenset((204, 304))
+"""Statuses without a body whatever length is told: what such a head means hangs on its digits."""
+
 _END = b"\r\n\r\n"
 _NAME_BYTES = len(b"\r\ncontent-length: ")
 

@@ -32,6 +32,8 @@ FOUND = [
     # What follows an interim answer with a framing, or an impossible status, was a body without a head.
     ("answer", b"HTTP/1.1 199 OK\r\nTransfer-Encoding: x\r\n\r\nhello"),
     ("answer", b"HTTP/1.1 050 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"),
+    # An error after the last mark: whether that had been the last event hung on the reads.
+    ("stream", EVENT + b'data: [DONE]\n\ndata: {"error":1}\n\n'),
     # Which of two kinds of line ends counted hung on the reads.
     ("stream", EVENT + EVENT.replace(b"\n\n", b"\r\n\r\n") + b"data: [DONE]\r\n\r\n"),
     # An odd number of line ends: no event was found in what was left of it.
@@ -64,6 +66,13 @@ async def test_mutated_inputs(name: str) -> None:
 @pytest.mark.parametrize(("name", "data"), FOUND)
 async def test_what_was_found(name: str, data: bytes) -> None:
     TARGETS[name].check(data)
+
+
+async def test_a_head_of_a_status_without_a_body_is_not_kept() -> None:
+    """It was, with a length of none, and gave the next one with that head, and a length, a body."""
+    head = b"HTTP/1.1 304 Not Modified\r\nContent-Length: %d\r\n\r\n"
+    for data in (head % 0, head % 4 + b"GET ", head % 0):
+        TARGETS["answer"].check(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"a", b"abc" * 100])
