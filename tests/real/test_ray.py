@@ -65,17 +65,12 @@ def cluster(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
             f"--temp-dir={temp}",
         )  # fmt: skip
         wait(lambda: answers(FIRST), "no head")
-        for name in ("alpha", "beta"):
+        wait(lambda: living(environ) == 1, "the head does not get ready")
+        # One after the other: two that start at once on one machine get in each other's way.
+        for count, name in enumerate(("alpha", "beta"), start=2):
             resources = json.dumps({name: 1})
             start(f"--address={HEAD}", "--num-cpus=2", "--num-gpus=8", f"--resources={resources}")
-        counted = (
-            "import ray; ray.init({!r}, log_to_driver=False); print(sum(n['Alive'] for n in ray.nodes()))"
-        )
-        count = [sys.executable, "-c", counted.format(HEAD)]
-        wait(
-            lambda: subprocess.run(count, env=environ, capture_output=True, text=True).stdout.strip() == "3",
-            "not all nodes join",
-        )
+            wait(lambda count=count: living(environ) == count, f"{name} does not join")
         yield
     finally:
         trees = [p for n in nodes if psutil.pid_exists(n.pid) for p in tree(n.pid)]
@@ -120,7 +115,8 @@ class Deployment:
         return {row["name"]: row for row in json.loads(done.stdout)}
 
     def engines(self) -> dict[str, int]:
-        return {n: int(str(r["pid"])) for n, r in self.rows().items() if n != "router"}
+        rows = self.rows().items()
+        return {n: int(str(r["pid"])) for n, r in rows if n != "router" and r["pid"] is not None}
 
 
 @pytest.fixture
@@ -151,6 +147,14 @@ def marked(folder: Path) -> list[psutil.Process]:
 def tree(pid: int) -> list[psutil.Process]:
     top = psutil.Process(pid)
     return [top, *top.children(recursive=True)]
+
+
+def living(environ: dict[str, str]) -> int:
+    """How many nodes the cluster has."""
+    code = f"import ray; ray.init({HEAD!r}, log_to_driver=False); print(sum(n['Alive'] for n in ray.nodes()))"
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, env=environ, capture_output=True, text=True, check=False).stdout.split()
+    return int(told[-1]) if told else 0
 
 
 def answers(port: int) -> bool:
