@@ -167,7 +167,7 @@ class Stream:
                 return b""
         if _ERROR in events:
             events = self._before_error(events)
-        self.done = self.engine_error is None and events.endswith(DONE)
+        self.done = not self.failed and events.endswith(DONE)
         self.events += events.count(self._separator)
         self._recent.append(events)
         return events
