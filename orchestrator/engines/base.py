@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from orchestrator.core.frozen import frozen
 from orchestrator.core.transfer import KvShape
 from orchestrator.core.types import Endpoint, LegKind, Load, PathKind, Role
+from orchestrator.engines.calls import HttpCall as HttpCall
 from orchestrator.engines.capabilities import Capabilities
+from orchestrator.engines.legs import HandoffDone as HandoffDone
+from orchestrator.engines.legs import HandoffFailed as HandoffFailed
+from orchestrator.engines.legs import HandoffRequest as HandoffRequest
+from orchestrator.engines.legs import HandoffStep as HandoffStep
+from orchestrator.engines.legs import Leg as Leg
 from orchestrator.engines.wiring import Carriage as Carriage
 from orchestrator.engines.wiring import Encoders as Encoders
 from orchestrator.engines.wiring import Near as Near
@@ -95,22 +100,6 @@ class InstanceSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpCall:
-    """A small HTTP request that the router or the supervisor performs for an adapter.
-
-    `path` is relative to the instance's URL; `port` replaces its port when the call goes elsewhere on
-    the same host (SGLang's bootstrap server). Keys are added by whoever performs it.
-    """
-
-    method: str
-    path: str
-    body: bytes = b""
-    port: int | None = None
-    timeout_s: float = 5.0
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Probes:
     """How to tell that an instance may be given work (`ready`, all must answer 200) and that it lives."""
 
@@ -124,76 +113,6 @@ class NotYet:
     """A discovery call was answered, but the engine is not ready to be joined; why."""
 
     why: str
-
-
-@frozen(frozen=True, slots=True)
-class Leg:
-    """One engine call of a request.
-
-    `body` is written in pieces: the client's bytes are not copied. `relay`: its answer is the client's;
-    the others are read for the hand-off. `engine_id` is the id the engine knows it by
-    (`<request_id>-<p|d|e><attempt>[.item]`). `headers` lack Host, Content-Length and Authorization. `stream`:
-    its answer should be server-sent events. `owed`: the relayed leg waits for this one, far too long if it is
-    closed: given up while both run, it is read to its end. `release` makes the call to `endpoint` that frees
-    what earlier legs hold for this one, if it is never sent.
-    """
-
-    kind: LegKind
-    endpoint: str
-    path: str
-    body: tuple[bytes, ...]
-    engine_id: str
-    relay: bool
-    stream: bool = False
-    headers: tuple[tuple[str, str], ...] = ()
-    owed: bool = False
-    release: Callable[[], HttpCall] | None = None
-
-
-@frozen(frozen=True, slots=True)
-class HandoffDone:
-    """No leg is left to start; what a finished non-relayed leg told (`cached_tokens`, ...) is in `notes`."""
-
-    notes: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class HandoffFailed:
-    """The request cannot go on; `error` is what the client is told if nothing was sent yet."""
-
-    error: RequestError
-
-
-HandoffStep = tuple[Leg, ...] | HandoffDone | HandoffFailed
-
-
-@frozen(frozen=True, slots=True)
-class HandoffRequest:
-    """What a hand-off machine starts from.
-
-    `room` is a random 63-bit number unique among the live requests of this router, the first of `items`
-    consecutive ones when the engine expands a batch itself. `item` is set when the router split the
-    request and this is one part. `headers` are the client's allow-listed ones to pass on.
-    """
-
-    request_id: str
-    path: str
-    kind: PathKind
-    body: JsonBody
-    stream: bool
-    room: int
-    decode: Endpoint
-    prefill: Endpoint | None = None
-    encode: Endpoint | None = None
-    attempt: int = 0
-    item: int | None = None
-    headers: tuple[tuple[str, str], ...] = ()
-
-    def engine_id(self, kind: LegKind) -> str:
-        """The id an engine knows the leg of `kind` by; none begins like another, as SGLang aborts every
-        request whose id *begins* with the one it is told."""
-        suffix = "" if self.item is None else f".{self.item:04d}"
-        return f"{self.request_id}-{kind[0]}{self.attempt}{suffix}"
 
 
 class Handoff(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,18 +24,26 @@ _BYTES_PER_MARK = 512
 KEYS = 256
 """Names of fields whose JSON is kept: those that adapters set."""
 
+
+def _all(pattern: str) -> str:
+    """As often as `pattern` matches, and never less. Before 3.11.5, as in Debian 12, the possessive form of a
+    group loses its place (CPython gh-106052); what stands for it there is slower."""
+    return f"(?:{pattern})*+" if sys.version_info >= (3, 11, 5) else f"(?>(?:{pattern})*)"
+
+
 # A string, in the speed of the engine's single-literal loop. It reads on over a quote with exactly one
 # backslash before it, ends at one with none or two, and refuses to match at three or more, where only
 # counting tells; `_SLOW_STRING` counts.
-_STRING = r'"[^"]*+(?:"(?<=(?<!\\)\\")[^"]*+)*+"(?<!\\\\\\")'
+_STRING = r'"[^"]*+' + _all(r'"(?<=(?<!\\)\\")[^"]*+') + r'"(?<!\\\\\\")'
 _FAST_STRING = re.compile(_STRING.encode())
-_SLOW_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_SLOW_STRING = re.compile(('"[^"\\\\]*+' + _all(r'\\.[^"\\]*+') + '"').encode(), re.DOTALL)
 
 
 def _nested() -> str:
-    pattern = rf'[\[{{](?:[^"\[\]{{}}]++|{_STRING})*+[\]}}]'
+    flat = rf'[^"\[\]{{}}]++|{_STRING}'
+    pattern = rf"[\[{{]{_all(flat)}[\]}}]"
     for _ in range(_DEPTH):
-        pattern = rf'[\[{{](?:[^"\[\]{{}}]++|{_STRING}|{pattern})*+[\]}}]'
+        pattern = rf"[\[{{]{_all(f'{flat}|{pattern}')}[\]}}]"
     return pattern
 
 

@@ -40,11 +40,11 @@ class Budget:
 class Guard:
     """Keeps policies to their budget, for next to nothing while they do.
 
-    Whoever makes decisions calls through `timed`: two readings of the clock for each. Once one has taken
-    longer than a single call may, each call of every policy of the profiles that went through `watch` is
-    timed, so that the one to blame is known by name. `on_error` is told of each call that took too long.
-    A policy that is left out raises PolicyError when it is asked, which the scheduler takes as any other
-    failure of it.
+    Whoever makes decisions calls through `timed`, or tells what a call `took`: two readings of the clock for
+    each. Once one has taken longer than a single call may, each call of every policy of the profiles that
+    went through `watch` is timed, so that the one to blame is known by name. `on_error` is told of each call
+    that took too long. A policy that is left out raises PolicyError when it is asked, which the scheduler
+    takes as any other failure of it.
 
     A call that never returns cannot be interrupted from inside its process: nothing here helps against it.
     """
@@ -79,19 +79,22 @@ class Guard:
 
     def timed(self, decide: Callable[P, R]) -> Callable[P, R]:
         """`decide`, which asks policies, with its time taken."""
-        clock, most_s = self._clock, self.budget.call_s
+        clock = self._clock
 
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             began_s = clock()
             answer = decide(*args, **kwargs)
-            ended_s = clock()
-            if ended_s - began_s > most_s:
-                self._slow(ended_s)
-            elif self.watching and ended_s >= self._calm_at_s:
-                self._end()
+            self.took(began_s, clock())
             return answer
 
         return call
+
+    def took(self, began_s: float, ended_s: float) -> None:
+        """A call that asks policies has been made; of a short one it need only be told while `watching`."""
+        if ended_s - began_s > self.budget.call_s:
+            self._slow(ended_s)
+        elif self.watching and ended_s >= self._calm_at_s:
+            self._end()
 
     def overran(self, watched: _Watched, took_s: float, now_s: float) -> None:
         """A policy has taken too long."""

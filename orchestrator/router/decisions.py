@@ -101,7 +101,7 @@ class DecisionLog:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1, "decisions")
+        self._writer = ThreadPoolExecutor(1, "decisions")
 
     def wants(self, request_id: str) -> bool:
         """Whether a request that is being decided will be recorded even if all goes well with it."""
@@ -146,7 +146,7 @@ class DecisionLog:
                     await self._flush()
         except TimeoutError:
             self._counts.decision("disk", len(self._pending))
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._writer.shutdown(wait=False, cancel_futures=True)
 
     def _recorded(self, outcome: Outcome, verdict: Kept | None) -> str | None:
         """Why the request is recorded; None if it is not."""
@@ -205,7 +205,7 @@ class DecisionLog:
     async def _flush(self) -> None:
         batch, self._pending = self._pending, []
         try:
-            await self._loop.run_in_executor(self._thread, self._write, batch)
+            await self._loop.run_in_executor(self._writer, self._write, batch)
         except OSError as error:
             self._counts.decision("disk", len(batch))
             times = self._seldom.due("disk")

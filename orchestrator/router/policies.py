@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from orchestrator.core.choosing import OnPolicyError
-from orchestrator.core.contracts import Decision, Scheduler
+from orchestrator.core.contracts import Scheduler
 from orchestrator.core.inflight import Ledger
 from orchestrator.core.lateprofile import LateProfile
 from orchestrator.core.prediction import Predictor
@@ -19,16 +19,13 @@ from orchestrator.errors import Problem, TopologyError
 from orchestrator.policy.build import Profile, build
 from orchestrator.policy.dryrun import Report, dry_run, take
 from orchestrator.policy.guard import Guard
-
-Submit = Callable[[RequestView, float], Sequence[Decision]]
+from orchestrator.router.over import Over
 
 KEPT = 64
 """Requests remembered to try a new profile on: as many as take some milliseconds to decide."""
 
 REFUSED = "profile-refused"
 """The reason of a reload that is refused for what the new profile did with recorded requests."""
-
-_PORT = ("submit", "progress", "cancel", "rebind", "finish", "observe", "due_s", "tick")
 
 
 class Made(Protocol):
@@ -74,7 +71,7 @@ class Policies:
 
     def over(self, scheduler: Scheduler) -> Scheduler:
         """`scheduler` with its decisions timed and the requests it is offered remembered."""
-        return cast(Scheduler, _Over(scheduler, self._guard, self.recent))
+        return Over(scheduler, self._guard, self._now_s, self.recent.append)
 
     def tried(
         self, scheduling: Mapping[str, Any], base_dir: str, made: Made, serves: Serves, *, force: bool = False
@@ -126,28 +123,6 @@ class Policies:
         self._twin = build(scheduling, base_dir)
         self._scheduling = scheduling
         return self.watched()
-
-
-class _Over:
-    """The port of a scheduler, with the calls that decide through the guard; the others are its own."""
-
-    def __init__(self, scheduler: Scheduler, guard: Guard, recent: deque[RequestView]) -> None:
-        # Not part of the port: one that does not say it may ask policies in every call.
-        deciding = getattr(scheduler, "decides_in", _PORT)
-        for name in _PORT:
-            call = getattr(scheduler, name)
-            setattr(self, name, guard.timed(call) if name in deciding else call)
-        if hasattr(scheduler, "heeds"):
-            self.heeds = scheduler.heeds
-        self.submit = _remembering(guard.timed(scheduler.submit), recent.append)
-
-
-def _remembering(submit: Submit, keep: Callable[[RequestView], None]) -> Submit:
-    def call(request: RequestView, now_s: float) -> Sequence[Decision]:
-        keep(request)
-        return submit(request, now_s)
-
-    return call
 
 
 def _mode(profile: Profile) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.clock import Clock
@@ -55,9 +54,8 @@ MAX_HEADS = 512
 """Heads of requests to engines that are kept. Some engines are told a request's id in a header."""
 
 
-@frozen(frozen=True, slots=True)
 class Road:
-    """What every unit shares.
+    """What every unit shares; nothing of it is replaced.
 
     `place` finds an endpoint's Place, or raises NoCapacity; `progress` tells the scheduler; `hang_up`
     performs an engine's abort call and forgets it; `trouble` tells the registry that an endpoint failed
@@ -67,22 +65,46 @@ class Road:
     has shown.
     """
 
-    pool: Pool
-    clock: Clock
-    timeouts: Timeouts
-    counts: Counts
-    place: Callable[[str], Place]
-    progress: Callable[[LegEvent], None]
-    hang_up: Callable[[Place, HttpCall], None]
-    trouble: Callable[[str, BaseException], None]
-    watch: set[Unit]
-    orphans: Orphans
-    key: str | None
-    well: Callable[[str], None]
-    signs: dict[str, Signs]
-    heeds: frozenset[str] = PROGRESS
-    connects: set[asyncio.Task[None]] = field(default_factory=set)
-    _heads: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = field(default_factory=dict)
+    __slots__ = (
+        "_heads", "clock", "connects", "counts", "hang_up", "heeds", "key", "orphans", "place", "pool",
+        "progress", "signs", "timeouts", "trouble", "watch", "well",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        clock: Clock,
+        timeouts: Timeouts,
+        counts: Counts,
+        place: Callable[[str], Place],
+        progress: Callable[[LegEvent], None],
+        hang_up: Callable[[Place, HttpCall], None],
+        trouble: Callable[[str, BaseException], None],
+        watch: set[Unit],
+        orphans: Orphans,
+        key: str | None,
+        well: Callable[[str], None],
+        signs: dict[str, Signs],
+        heeds: frozenset[str] = PROGRESS,
+        connects: set[asyncio.Task[None]] | None = None,
+    ) -> None:
+        self.pool = pool
+        self.clock = clock
+        self.timeouts = timeouts
+        self.counts = counts
+        self.place = place
+        self.progress = progress
+        self.hang_up = hang_up
+        self.trouble = trouble
+        self.watch = watch
+        self.orphans = orphans
+        self.key = key
+        self.well = well
+        self.signs = signs
+        self.heeds = heeds
+        self.connects: set[asyncio.Task[None]] = set() if connects is None else connects
+        self._heads: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
 
     def signs_of(self, endpoint: str) -> Signs:
         """What the endpoint has shown in this life."""

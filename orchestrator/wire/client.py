@@ -112,7 +112,9 @@ class Pool:
         if error is not None:
             self.stats.failed += 1
             reason = error.strerror if isinstance(error, OSError) else None
-            raise ConnectError(f"no connection to {where}: {reason or error}") from error
+            failed = ConnectError(f"no connection to {where}: {reason or error}")
+            failed.__cause__ = error  # `raise … from` loses it in a compiled coroutine
+            raise failed
         self.stats.made += 1
         return made
 
