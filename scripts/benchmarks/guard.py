@@ -26,13 +26,15 @@ from benchmarks.processes import free_port
 from benchmarks.router import Started, take
 
 REQUEST, CHUNK = Load("request", 400, 8, 1024), Load("chunk", 32, 32, 1024, tokens=60)
-EXPECTED: Mapping[str, float] = {"request": 36.0, "chunk": 2.3}
-"""Ratios to the relay, in PD mode with everything on, interpreted: a median of repeated runs."""
+EXPECTED: Mapping[str, float] = {"request": 27.0, "chunk": 1.7}
+"""Ratios to the relay, in PD mode with everything on, interpreted, on a quiet machine."""
 
-NOISE = 0.15
-"""How far the ratios of repeated runs were from their median at most."""
+NOISE = 0.55
+"""How far above that ratios were at most, in five runs on two cores with a load average of 10 to 17: 31 to 41
+per request, 2.2 to 2.6 per chunk, of a revision that cost somewhat more. Among themselves they were within 15 %
+of their median."""
 
-ALLOWED = 1.6
+ALLOWED = 1.8
 """How many times as much as expected is still let pass."""
 
 ROUNDS = 5
