@@ -96,7 +96,7 @@ def kill_controller(made: Deployment) -> None:
     eventually(lambda: controller_pid(made.state) is None)
 
 
-def test_the_controller_dies_and_the_next_adopts(
+def test_case_43_the_controller_dies_and_the_next_adopts(
     steady: Deployment, references: dict[str, httpx.Client]
 ) -> None:
     """Case 43: what runs serves on; the next `up` starts what is missing, and nothing else."""

@@ -57,7 +57,7 @@ HOSTILE_HEADERS = {
 }
 
 
-def test_bytes_arrive_as_they_were_sent(line: Line) -> None:
+def test_case_22_bytes_arrive_as_they_were_sent(line: Line) -> None:
     """Case 22: numbers, spaces, escapes and unknown fields; nothing is read and written anew."""
     sent = (
         b'{"model":"demo",  "prompt" :"caf\\u00e9 \\/ \xc3\xa9", "temperature":0.7,"top_p":0.70 ,'

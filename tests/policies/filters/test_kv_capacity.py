@@ -17,7 +17,7 @@ def with_free(endpoint_id, free, total=10_000, **fields):
     return make_endpoint(endpoint_id, load=Load(0.0, 1, 0, total - free, total), **fields)
 
 
-def test_prompt_and_expected_output_must_fit():
+def test_case_18_prompt_and_expected_output_must_fit():
     endpoints = [with_free("just", 1100), with_free("short", 1099)]
     assert kept(endpoints, prompt_tokens=1000, max_tokens=100) == ["just"]
     assert kept(endpoints, Role.DECODE, prompt_tokens=1000, max_tokens=100) == ["just"]
