@@ -25,7 +25,7 @@ HOLD_S = 10.0
 """How long a pair with a new process is kept from work until it has been tried, where others do the work."""
 
 FIRST_S = 2.0
-"""The same where no pair is known to be good, and requests can wait: a try that tells anything takes less."""
+"""The same where no pair is known to be good and requests can wait: a try that tells anything takes less."""
 
 DOUBT_S = 30.0
 """How long all pairs must contradict what was known until they are believed: the model may be another one."""
@@ -190,8 +190,9 @@ class Pairs:
         for (prefill, decode), known in self.pairs.items():
             held = False
             if known.standing is Standing.UNTRIED and known.wanted:
-                hold_s = HOLD_S if good[known.model] else FIRST_S if self.waits and not known.nothing else 0.0
-                held = now_s - known.since_s < hold_s
+                # Whoever serves alone says what is right, and what it alone can serve would be refused meanwhile.
+                first_s = FIRST_S if self.waits and prefill and not known.nothing else 0.0
+                held = now_s - known.since_s < (HOLD_S if good[known.model] else first_s)
             doubted = known.standing in (Standing.SUSPECT, Standing.BAD)
             # One that fails is kept apart where others are left to do the work; else clients are told.
             if held or (doubted and (known.garbage or good[known.model] > 0)):

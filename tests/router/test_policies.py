@@ -117,7 +117,8 @@ def test_one_that_fails_is_refused_with_what_it_said(tmp_path: Path) -> None:
     with pytest.raises(TopologyError) as caught:
         rig.tried(BROKEN)
     assert caught.value.reason == REFUSED
-    assert "AttributeError: 'tuple' object has no attribute 'nearest' (5 times)" in caught.value.message
+    assert "AttributeError: 'tuple' object has no attribute 'nearest' (" in caught.value.message
+    assert "own.py:3) (5 times)" in caught.value.message
     assert rig.told == []
     assert "has no attribute 'nearest'" in rig.tried(BROKEN, force=True)
 
