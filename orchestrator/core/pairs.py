@@ -190,7 +190,7 @@ class Pairs:
         for (prefill, decode), known in self.pairs.items():
             held = False
             if known.standing is Standing.UNTRIED and known.wanted:
-                # Whoever serves alone says what is right, and what it alone can serve would be refused meanwhile.
+                # Who serves alone says what is right, and what it alone can serve would be refused.
                 first_s = FIRST_S if self.waits and prefill and not known.nothing else 0.0
                 held = now_s - known.since_s < (HOLD_S if good[known.model] else first_s)
             doubted = known.standing in (Standing.SUSPECT, Standing.BAD)

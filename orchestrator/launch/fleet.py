@@ -22,6 +22,9 @@ from orchestrator.topology.plan import InstancePlan, Plan, dump
 SETTLED = frozenset({State.READY, State.FATAL, State.STOPPED})
 """States in which a unit that was started stays unless something happens."""
 
+ASKED = 3
+"""How often a router that does not answer is asked who it is before it counts as gone."""
+
 
 class Fleet:
     """Keepers by unit name, in the plan's order, each with the task it lives in.
@@ -225,8 +228,7 @@ class Fleet:
         self.keep(new)
         new.ask(Event.LAUNCH)
         await self.until_all([new], (*SETTLED, State.BACKOFF))
-        gone = old.process is None or await self.shell.router.pid() != old.process.identity.pid
-        if new.state is not State.READY and not gone:
+        if new.state is not State.READY and await self._serves(old):
             why = new.record.last_error
             new.ask(Event.STOP)
             await self.until_all([new], {State.STOPPED})
@@ -241,6 +243,16 @@ class Fleet:
         # The one before may have refused what only the new one can serve.
         await self._reload()
         return ""
+
+    async def _serves(self, keeper: Keeper) -> bool:
+        """Whether the router that answers is this keeper's; one under load may answer late."""
+        if keeper.process is None:
+            return False
+        for _ in range(ASKED):
+            pid = await self.shell.router.pid()
+            if pid is not None:
+                return pid == keeper.process.identity.pid
+        return False
 
     async def not_joined(self, keepers: Iterable[Keeper], *, apart_too: bool = False) -> list[str]:
         """Which of these ready units the router does not give work within a while, and why: until it does,

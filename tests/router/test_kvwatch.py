@@ -66,7 +66,7 @@ class Fleet:
         self.client = httpx.AsyncClient(base_url=self.router.url, timeout=20.0, trust_env=False)
         async with asyncio.timeout(GUARD_S):
             # Known engines are not used before they are tried.
-            while not all(state.ready for state in self.router.registry.states()):
+            while not all(s.ready for s in self.router.registry.states()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return self
 
