@@ -123,7 +123,7 @@ def _raised_at(error: Exception) -> str | None:
     step = error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
-        if not file.startswith(_OURS):
+        if not file.startswith((_OURS, _COMPILED)):
             found = f"{file}:{step.tb_lineno}"
         step = step.tb_next
     return found
@@ -139,6 +139,8 @@ def _written_at(policy: object) -> str | None:
 
 
 _OURS = str(Path(__file__).parents[1])
+_COMPILED = f"{Path(_OURS).name}/"
+"""Frames of compiled code name their files from the package on."""
 
 
 def _bypass(step: Step[Any], error: Exception, fallbacks: list[str], on_error: OnPolicyError) -> None:

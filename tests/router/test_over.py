@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.clock import FakeClock
 from orchestrator.policy.guard import Guard
+from orchestrator.policy.testing import make_request
 from orchestrator.router.over import Over
 
 
@@ -30,6 +31,7 @@ def test_only_a_call_that_decides_is_timed_and_what_is_submitted_is_remembered()
     over = Over(Slow(clock), guard, clock.now_s, kept.append)
     over.cancel("a", 0.0)
     assert not guard.watching
-    over.submit("request", 0.0)
+    request = make_request()
+    over.submit(request, 0.0)
     assert guard.watching
-    assert kept == ["request"]
+    assert kept == [request]

@@ -17,10 +17,14 @@ from orchestrator.engines.splice import JsonBody
 from orchestrator.engines.vllm import VLLM
 from orchestrator.errors import RequestError
 from orchestrator.policy.testing import make_endpoint, make_request
+from orchestrator.router.givenup import Orphans
 from orchestrator.router.intake import Ask
 from orchestrator.router.parts import STAGE, Pieces
 from orchestrator.router.record import Record
+from orchestrator.router.road import Road
 from orchestrator.router.view import Prompt
+from orchestrator.topology.plan import Timeouts
+from orchestrator.wire.client import Pool
 from orchestrator.wire.exchange import Exchange
 from orchestrator.wire.reader import RequestHead
 
@@ -33,8 +37,13 @@ class Told:
         self.blamed: list[tuple[str, tuple[str, ...]]] = []
         self.stages: list[str] = []
         self.clock = FakeClock()
-        counts = SimpleNamespace(stage=lambda name, seconds: self.stages.append(name))
-        road = SimpleNamespace(clock=self.clock, counts=counts)
+        counts: Any = SimpleNamespace(stage=lambda name, seconds: self.stages.append(name))
+        nothing: Any = self.nothing
+        road = Road(
+            pool=Pool(), clock=self.clock, timeouts=Timeouts(), counts=counts, orphans=Orphans(counts),
+            place=nothing, progress=nothing, hang_up=nothing, trouble=nothing, well=nothing,
+            watch=set(), signs={}, key=None,
+        )  # fmt: skip
         registry = SimpleNamespace(get=lambda name: endpoint, engine=lambda name: engine)
         self.record = Record("ab" * 16, PathKind.COMPLETION, 0.0)
         held = None if tokens is None else SimpleNamespace(of=lambda request_id: tokens)
@@ -50,6 +59,9 @@ class Told:
             self.blame,
         )
 
+    def nothing(self, *what: object) -> None:
+        """Nothing of it is asked for here."""
+
     def blame(self, error: RequestError, endpoints: tuple[str, ...]) -> None:
         self.blamed.append((error.reason, endpoints))
 
@@ -62,7 +74,7 @@ P0 = make_endpoint("p0", Role.PREFILL)
     [(VLLM(), None, bytes(4096)), (VLLM(), P0, None), (VLLM(), P0, bytes(508)), (object(), P0, bytes(4096))],
     ids=["removed", "no-tokens", "too-few-tokens", "engine-cannot"],
 )
-def test_what_cannot_be_sent(engine: object, endpoint: Any, tokens: bytes | None) -> None:
+async def test_what_cannot_be_sent(engine: object, endpoint: Any, tokens: bytes | None) -> None:
     told = Told(engine, endpoint, tokens)
     told.clock.advance(2.0)
     told.pieces.send(Slice(told.record.id, Route("d0", "p0"), 128, 0))

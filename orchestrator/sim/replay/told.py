@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from random import Random
 from typing import Any
 
-from orchestrator.core.frozen import frozen
 from orchestrator.core.inflight import EXPECTED_OUTPUT_TOKENS
 from orchestrator.core.prediction import Curve, Decoded, Exposed, Predictor, Served, Step
 from orchestrator.core.types import Endpoint, Snapshot
+from orchestrator.sim.replay.wrongcurve import WrongCurve
 
 
 class Told:
@@ -77,19 +75,6 @@ def _part(endpoint: Endpoint, name: str, absent: Mapping[str, Any]) -> Mapping[s
     return dict(prior.get(name) or absent)
 
 
-@frozen(frozen=True, slots=True)
-class _Wrong(Curve):
-    """A curve whose every prompt length is off by a factor of its own, the same each time."""
-
-    sigma: float = 0.0
-    seed: int = 0
-
-    def seconds(self, tokens: int, cached: int = 0) -> float:
-        """Seconds for `tokens`, wrongly."""
-        right = Curve.seconds(self, tokens, cached)
-        return right * math.exp(Random(self.seed * 1_000_003 + tokens).gauss(0.0, self.sigma))
-
-
 class Erring(Told):
     """Another predictor, with the prefill work of each request multiplied by a log-normal factor.
 
@@ -111,7 +96,7 @@ class Erring(Told):
     def prefill(self, endpoint: Endpoint) -> Curve:
         """Wrong by a factor that depends on the prompt's length."""
         c = self._inner.prefill(endpoint)
-        return _Wrong(c.token_s, c.token2_s, c.fixed_s, c.floor_s, self._sigma, self._seed)
+        return WrongCurve(c.token_s, c.token2_s, c.fixed_s, c.floor_s, self._sigma, self._seed)
 
     def served(self, what: Served, now_s: float) -> None:
         """The other learns."""
