@@ -1,4 +1,4 @@
-"""The predictor that learns nothing, and the one that errs by a known amount."""
+"""The predictor that learns nothing (told), and the one that errs by a known amount (wrongcurve)."""
 
 from __future__ import annotations
 
