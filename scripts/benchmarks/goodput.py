@@ -262,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         failed += again
     about = {
         "trace": trace.name, "requests": len(entries), "slo": args.slo, "speed": args.speed,
-        "short": args.short, "prefill": args.prefill, "decode": args.decode,
+        "short": args.short, "prefill": args.prefill, "decode": args.decode, "routers": args.router,
         "compiled": own.compiled_wheel() is not None,
     }  # fmt: skip
     report = goodputpage.report(points, ranks, twice, dict.fromkeys(failed), about, machine)

@@ -156,7 +156,8 @@ def report(
         y = Axis("kept, of the offered", 0.0, 1.0, form="{:.0%}".format)
         pictures["curve"] = charts.curves("Goodput", lines, x, y, (0.9, 0.99))
     short = " --short" if about["short"] else ""
-    command = f"scripts/bench goodput{short} --trace FILE --write"
+    only = "".join(f" --router '{name}'" for name in about["routers"])
+    command = f"scripts/bench goodput{short} --trace FILE --first {about['requests']}{only} --write"
     title = "Requests served within their targets, live"
     told, shown = notes(about, missing, points), tables(points, ranks, twice)
     return Report("goodput", title, command, machine, told, shown, data, pictures)

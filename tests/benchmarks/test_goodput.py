@@ -62,13 +62,14 @@ def test_overload_is_twice_what_the_best_peer_keeps() -> None:
 def test_a_page_has_the_whole_curve(tmp_path: Path) -> None:
     points = [point("a", 1.0, 1.0), point("a", 2.0, 0.8), point("pdctl", 1.0, 1.0), point("pdctl", 3.0, 0.95)]
     about = {"trace": "t", "requests": 100, "slo": "ttft=1s", "speed": 10.0, "short": True, "prefill": 2,
-             "decode": 1, "compiled": False}  # fmt: skip
+             "decode": 1, "compiled": False, "routers": ["a"]}  # fmt: skip
     report = goodputpage.report(points, RANKS, 3.0, ["b (no)"], about, HERE)
     page = report.write(tmp_path).read_text()
     assert "| a | 1.50 | 1.05 |  |" in page
     assert "| pdctl | >= 3.00 | 1.40 | 95.0% |" in page
     assert "Not run: b (no)." in page
     assert "short form" in page
+    assert "`scripts/bench goodput --short --trace FILE --first 100 --router 'a' --write`" in page
     assert (tmp_path / "goodput-curve.svg").exists()
     assert goodputpage.report([], [], None, [], about, HERE).pictures == {}
 
