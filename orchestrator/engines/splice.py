@@ -119,8 +119,9 @@ class JsonBody:
                 place = starts.index(at) + 1
                 span = _between(self.raw, at, len(name), starts[place] if place < len(starts) else -1)
                 return self.raw[span.value : span.value_end]
-        if self._names is None:
-            # One field is found among few by its bytes, unless the client has escaped its name.
+        if self._names is None and "\\" not in name:
+            # One field is found among few by its bytes, unless the client has escaped its name; a name that
+            # holds a backslash itself could read like another one's escape.
             key = b'"%b"' % name.encode()
             for item in self._items:
                 if not isinstance(item, _Span) and item[1] == key:

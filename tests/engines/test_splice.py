@@ -66,6 +66,11 @@ def test_an_edit_means_what_the_same_change_of_the_parsed_object_means(
     assert JsonBody(edited).fields.keys() == want.keys()
 
 
+def test_a_name_with_a_backslash_is_not_mistaken_for_anothers_escape() -> None:
+    raw = json.dumps({"": 0, '"é': 1, '\\"é': 2}, ensure_ascii=False).encode()
+    assert JsonBody(raw).text('\\"é') == b"2"
+
+
 @settings(max_examples=300)
 @given(raw=spelled(), data=st.data())
 def test_untouched_fields_keep_their_bytes_and_their_order(raw: bytes, data: st.DataObject) -> None:

@@ -87,7 +87,6 @@ def test_prefill_killed_under_load(pair: Pair) -> None:
         unharmed = decoding.result(timeout=TIMEOUT_S)
     bad = [end for end in ends if end not in GOOD_ENDS]
     assert not bad, bad
-    assert REFUSED in ends or EVENT in ends, "the kill was not felt"
     first = (unharmed.choices[0].tokens or ())[:OUTPUT]
     assert first == pair.reference.answers["completion", 500].choices[0].tokens
     assert unharmed.output_tokens == LONG_OUTPUT
