@@ -50,15 +50,21 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def load_plan(
-    topology: Path, overrides: list[str] | None, *, node: str | None = None, ask_versions: bool = True
+    topology: Path,
+    overrides: list[str] | None,
+    *,
+    node: str | None = None,
+    ask_versions: bool = True,
+    shown_only: bool = False,
 ) -> Plan:
     """The plan of `topology` (for one `node` of it), its warnings shown. Raises TopologyError with every
     finding.
 
     `ask_versions`: engines' environments are asked for versions that the topology does not declare.
+    `shown_only`: nothing is run by it, so that keys need not be set where it is made.
     """
     ask = installed if ask_versions else None
-    plan = plan_file(topology, overrides or (), environ=os.environ, ask=ask, node=node)
+    plan = plan_file(topology, overrides or (), environ=os.environ, ask=ask, node=node, shown_only=shown_only)
     for warning in plan.warnings:
         err.print(f"warning: {warning}", markup=False, style="yellow")
     return plan

@@ -44,7 +44,7 @@ _MODELS: dict[Subject, type[Strict]] = {Subject.TOPOLOGY: Topology, Subject.PROF
 @app.command()
 def check(topology: TopologyFile = DEFAULT_TOPOLOGY, overrides: Overrides = None) -> None:
     """Check a topology: its form, what it refers to, and its parts against each other."""
-    plan = load_plan(topology, overrides)
+    plan = load_plan(topology, overrides, shown_only=True)
     for finding in plan.silenced:
         out.print(finding, markup=False, style="dim")
     out.print(f"OK {summary(plan)}", markup=False)
@@ -71,7 +71,7 @@ def show_plan(
         raise typer.BadParameter("--json holds every origin already; leave out --explain")
     if as_diff and explain:
         raise typer.BadParameter("--diff says what differs, --explain where it comes from: give one of them")
-    plan = load_plan(topology, overrides, node=node)
+    plan = load_plan(topology, overrides, node=node, shown_only=not as_diff)
     if as_diff:
         _show_diff(plan, as_json=as_json)
     if as_json:

@@ -15,7 +15,7 @@ from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app,
 from orchestrator.render import kubernetes, scripts, slurm, systemd
 from orchestrator.render.files import Deployment, File, write
 from orchestrator.topology.load import draft
-from orchestrator.topology.values import REFERENCE
+from orchestrator.topology.values import REFERENCE, placeholder
 
 
 class Target(StrEnum):
@@ -52,7 +52,7 @@ def render(
     ] = None,
 ) -> None:
     """Write what `up` would run as files for shell, systemd, Slurm or Kubernetes; no keys are in them."""
-    plan = load_plan(topology, overrides)
+    plan = load_plan(topology, overrides, shown_only=True)
     found = draft(topology, overrides or (), os.environ)
     assert found.topology is not None, "the plan was made from it"
     names = dict.fromkeys(REFERENCE.findall(topology.read_text()))
@@ -60,7 +60,7 @@ def render(
     deployment = Deployment(
         plan=plan,
         addresses={node.name: node.address for node in found.topology.nodes},
-        secrets={name: os.environ[name] for name in names if os.environ.get(name)},
+        secrets={name: os.environ.get(name) or placeholder(name) for name in names},
         base=(out or Path(f"/etc/pdctl/{plan.name}")).absolute(),
         command=str(beside) if beside.exists() else "pdctl",
         overrides=tuple(overrides or ()),

@@ -92,7 +92,7 @@ def replay(
 
     for file in (html, as_json):
         _writable(file)
-    plan = load_plan(topology, overrides, ask_versions=False)
+    plan = load_plan(topology, overrides, ask_versions=False, shown_only=True)
     router = _router(plan)
     offered = _trace(trace, first, spread, mix, router, seed)
     factor = _factor(rate, offered)
@@ -190,7 +190,8 @@ def _own_profiles(topology: Path, overrides: list[str] | None) -> Callable[[str]
 
     def find(name: str) -> Mapping[str, Any] | None:
         try:
-            plan = load_plan(topology, [*(overrides or ()), f"scheduling.profile={name}"], ask_versions=False)
+            chosen = [*(overrides or ()), f"scheduling.profile={name}"]
+            plan = load_plan(topology, chosen, ask_versions=False, shown_only=True)
         except TopologyError:
             return None  # whoever builds it says what is wrong, and which names there are
         return None if plan.router is None else plan.router.scheduling

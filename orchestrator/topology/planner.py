@@ -71,13 +71,16 @@ def plan_file(
     roots: Sequence[Traversable] | None = None,
     fabrics: Mapping[str, Fabric] | None = None,
     node: str | None = None,
+    shown_only: bool = False,
 ) -> Plan:
     """The plan of the topology at `path`, with `overrides` (`a.b=c`) applied.
 
     `ask` finds out engines' versions in their environments (None: only declared ones are known);
     `roots` are the folders of launch profiles (default: those installed). `fabrics` are nodes as they were
     found, by name, and go over what the topology says of them. `node` is the one whose processes are to be
-    run, None for all. Raises TopologyError with every finding about the file and what it refers to.
+    run, None for all. Environment variables that are not set are findings too; if the plan is `shown_only`,
+    they are warnings, and placeholders stand for them. Raises TopologyError with every finding about the file
+    and what it refers to.
     """
     found = draft(path, overrides, environ)
     if node is not None:
@@ -112,15 +115,21 @@ def plan_file(
         tls_fault=_tls_fault(found, node),
         tables=own_tables,
     )
+    plan = _built(inputs, found.unset, shown_only)
+    return replace(plan, sources=sources(found, path, references.files), node=node)
+
+
+def _built(inputs: Inputs, unset: Sequence[Problem], shown_only: bool) -> Plan:
+    """The plan of `inputs`; variables that are not set are told with all else, or are its last warnings."""
     try:
         plan = build(inputs)
     except TopologyError as error:
-        if found.unset:
-            raise _refusal([*error.problems, *found.unset]) from error
+        if unset:
+            raise _refusal([*error.problems, *unset]) from error
         raise
-    if found.unset:
-        raise _refusal(found.unset)
-    return replace(plan, sources=sources(found, path, references.files), node=node)
+    if unset and not shown_only:
+        raise _refusal(unset)
+    return replace(plan, warnings=(*plan.warnings, *map(str, unset)))
 
 
 def _refusal(problems: Sequence[Problem]) -> TopologyError:

@@ -146,6 +146,11 @@ def unset(name: str, scope: Scope) -> str | None:
     return f"the environment variable {name} {'is empty' if name in scope.environ else 'is not set'}"
 
 
+def placeholder(name: str) -> str:
+    """What stands for an environment variable that is not set, in what is only shown."""
+    return f"unset-{re.sub(r'[^A-Za-z0-9]', '-', name)}"
+
+
 def resolve(text: str, scope: Scope) -> str:
     """`text` with its `${env:NAME}` filled in. Raises PydanticCustomError naming a missing variable."""
 
@@ -153,7 +158,7 @@ def resolve(text: str, scope: Scope) -> str:
         name = found[1]
         if why := unset(name, scope):
             if scope.placeholders:
-                return f"unset-{re.sub(r'[^A-Za-z0-9]', '-', name)}"
+                return placeholder(name)
             raise PydanticCustomError("env", why)
         value = scope.environ[name]
         scope.secrets.add(value)

@@ -128,6 +128,21 @@ def test_plan_shows_every_instance_with_its_ports_and_no_secret(pdctl: Pdctl, to
     assert "'***'" in out
 
 
+def test_a_key_need_be_set_only_where_something_is_run(pdctl: Pdctl, topology: Path) -> None:
+    words = (topology, "--set", "router.credentials.client_keys=['${env:NOT_SET_ANYWHERE}']")
+    for command in ("check", "plan"):
+        code, out, err = pdctl(command, *words)
+        assert code == 0, err
+        assert out
+        told = "router.credentials.client_keys.0: the environment variable NOT_SET_ANYWHERE is not set"
+        assert told in err
+        assert err.startswith("warning: ")
+    for command in (("plan", "--diff"), ("route",), ("up", "--detach")):
+        code, _, err = pdctl(*command, *words)
+        assert code == 2, err
+        assert "the environment variable NOT_SET_ANYWHERE is not set (export NOT_SET_ANYWHERE=...)" in err
+
+
 def test_plan_json_is_the_plan_with_its_secrets_masked(pdctl: Pdctl, topology: Path) -> None:
     code, out, _ = pdctl("plan", topology, "--json")
     assert code == 0

@@ -14,8 +14,10 @@ KEYS = {"PDCTL_CLIENT_KEY": "a-client-key", "PDCTL_ADMIN_KEY": "an-admin-key"}
 IMAGES = ("--image", "prefill=sglang:x", "--image", "decode=sglang:x", "--image", "router=pdctl:x")
 
 
-def render(*words: str, file: Path = EXAMPLE) -> subprocess.CompletedProcess[str]:
-    env = {"PATH": "/usr/bin:/bin", "HOME": "/home/me", "COLUMNS": "200", **KEYS}
+def render(
+    *words: str, file: Path = EXAMPLE, keys: dict[str, str] = KEYS
+) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": "/usr/bin:/bin", "HOME": "/home/me", "COLUMNS": "200", **keys}
     command = [PDCTL, "render", file, *words]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
 
@@ -30,6 +32,15 @@ def test_files_are_written_and_named(tmp_path: Path, target: str, count: int) ->
     assert len(written) == count
     assert all(str(p) in done.stderr for p in written)
     assert not any(key in p.read_text() for p in written for key in KEYS.values())
+
+
+@pytest.mark.parametrize("target", ["shell", "systemd", "slurm", "kubernetes"])
+def test_no_key_need_be_set_where_files_are_made(target: str) -> None:
+    images = IMAGES if target == "kubernetes" else ()
+    with_keys, without = (render("--to", target, *images, keys=keys) for keys in (KEYS, {}))
+    assert without.returncode == 0, without.stderr
+    assert without.stdout == with_keys.stdout
+    assert without.stderr.count("is not set (export ") == len(KEYS)
 
 
 def test_without_a_folder_they_are_printed() -> None:
