@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from orchestrator.cli.app import DEFAULT_TOPOLOGY, Overrides, TopologyFile, app,
 from orchestrator.core.duration import parse_duration
 from orchestrator.errors import ParamError, Problem, TopologyError
 from orchestrator.topology.plan import Plan, RouterPlan
+from orchestrator.topology.planner import plan_file
 
 if TYPE_CHECKING:
     from orchestrator.analysis.report import Report
@@ -191,7 +193,7 @@ def _own_profiles(topology: Path, overrides: list[str] | None) -> Callable[[str]
     def find(name: str) -> Mapping[str, Any] | None:
         try:
             chosen = [*(overrides or ()), f"scheduling.profile={name}"]
-            plan = load_plan(topology, chosen, ask_versions=False, shown_only=True)
+            plan = plan_file(topology, chosen, environ=os.environ, shown_only=True)
         except TopologyError:
             return None  # whoever builds it says what is wrong, and which names there are
         return None if plan.router is None else plan.router.scheduling

@@ -187,3 +187,12 @@ def test_the_bar_says_what_is_being_run() -> None:
     with Progress(Console(file=written, width=100)) as progress:
         progress.step(Step("slo", 2, 3, "goodput at 90%: 1.50/s", 0.5))
     assert written.getvalue() == ""
+
+
+def test_a_warning_is_told_once_however_many_policies_are_compared(pdctl: Pdctl, topology: Path) -> None:
+    key = "router.credentials.client_keys=['${env:NOT_SET_ANYWHERE}']"
+    words = ("--first", "5", "--no-goodput", "--policy", "topology,round-robin,random", "--set", key)
+    code, told, err = pdctl("replay", topology, "--trace", AZURE, *words)
+    assert code == 0, err
+    assert "simulated" in told
+    assert err.count("NOT_SET_ANYWHERE is not set") == 1
