@@ -141,11 +141,11 @@ class RouterMetrics(Collector):
         self._cached_tokens = self._counters["pdctl_cached_tokens_total"]
         self._output_tokens = self._counters["pdctl_output_tokens_total"]
         self._request_s = self._histograms["pdctl_request_s"]
+        self._ttft_s = self._histograms["pdctl_ttft_s"]
+        self._tpot_s = self._histograms["pdctl_tpot_s"]
         self._stage_s = self._histograms["pdctl_stage_s"]
         self.itl: Callable[[float], None] = self._histograms["pdctl_itl_s"].of(()).observe
         """Count one gap between two chunks of a stream, in seconds."""
-        self.ttft: Callable[[float], None] = self._histograms["pdctl_ttft_s"].of(()).observe
-        """Count one time to first token, in seconds."""
         self.loop_lag: Callable[[float], None] = self._histograms["pdctl_loop_lag_s"].of(()).observe
         """Count how late a timer of the event loop came, in seconds."""
         self._registry = CollectorRegistry()
@@ -186,6 +186,14 @@ class RouterMetrics(Collector):
             self._cached_tokens.add((known,), outcome.cached_tokens)
         if outcome.output_tokens:
             self._output_tokens.add((known,), outcome.output_tokens)
+
+    def ttft(self, seconds: float, slo_class: str) -> None:
+        """Count one time to first token; `slo_class` is empty where there is none."""
+        self._ttft_s.observe((slo_class,), seconds)
+
+    def tpot(self, seconds: float, slo_class: str) -> None:
+        """Count the mean gap of one stream."""
+        self._tpot_s.observe((slo_class,), seconds)
 
     def leg_done(self, leg: str, endpoint: str, result: str) -> None:
         """Count an engine call that ended; `result` is `ok` or a reason slug."""

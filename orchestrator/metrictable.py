@@ -39,8 +39,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("pdctl_inflight_requests", "gauge", "Requests accepted and not ended."),
     Metric("pdctl_queued_requests", "gauge", "Those of them that wait in the router for an endpoint."),
     Metric(
-        "pdctl_ttft_s", "histogram", "Arrival to the first event of a stream that is passed on.", (), _TTFT
+        "pdctl_ttft_s",
+        "histogram",
+        "Arrival to the first event of a stream that is passed on.",
+        ("slo_class",),
+        _TTFT,
     ),
+    Metric("pdctl_tpot_s", "histogram", "Mean gap between the tokens of one stream.", ("slo_class",), _ITL),
     Metric("pdctl_itl_s", "histogram", "Gap between two chunks of a stream.", (), _ITL),
     Metric("pdctl_stage_s", "histogram", "A stage of a request's life.", ("stage",), _STAGE),
     Metric("pdctl_legs_total", "counter", "Engine calls that ended.", ("leg", "endpoint", "result")),

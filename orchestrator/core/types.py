@@ -311,3 +311,13 @@ class Outcome:
     ttft_s: float | None = None
     e2e_s: float | None = None
     stages: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean gap between its tokens, in seconds; None where there was none, or they were not seen to come.
+
+        Of an answer of several choices it means nothing: their tokens are counted together.
+        """
+        if self.ttft_s is None or self.e2e_s is None or self.output_tokens is None or self.output_tokens < 2:
+            return None
+        return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)

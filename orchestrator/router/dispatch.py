@@ -40,6 +40,10 @@ class Counts(intake.Counts, Protocol):
         """A request ended."""
         ...
 
+    def tpot(self, seconds: float, slo_class: str) -> None:
+        """The mean gap of a stream that has ended."""
+        ...
+
     def stage(self, name: str, seconds: float) -> None:
         """A stage of a request ended."""
         ...
@@ -388,8 +392,12 @@ class Life(Record):
             home.desk.finish(outcome)
             home.tenants.finished(self.id, now_s)
         home.counts.request_done(outcome, self.kind, self.model)
+        view = self.view
+        name = None if view is None else view.slo_class
+        tpot_s = outcome.tpot_s
+        if tpot_s is not None and view is not None and view.n == 1:
+            home.counts.tpot(tpot_s, name or "")
         if home.recorder is not None:
-            name = None if self.view is None else self.view.slo_class
             slo = None if name is None else home.settings.classes.classes.get(name)
             home.recorder.ended(self, outcome, slo)
         level = logging.WARNING if outcome.end in (End.FAILED, End.BROKEN) else logging.DEBUG

@@ -230,7 +230,8 @@ class Unit(Attempt):
         if record.first_s is None:
             record.first_s = now_s
             record.mark("first_token", now_s)
-            self._road.counts.ttft(now_s - record.arrived_s)
+            slo_class = record.view.slo_class if record.view is not None else None
+            self._road.counts.ttft(now_s - record.arrived_s, slo_class or "")
             self._road.counts.stage("first_token", now_s - max(call.sent_s, item.fed_s))
         self._tell_begun(call.leg, now_s)
 

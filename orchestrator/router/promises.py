@@ -49,10 +49,8 @@ def kept(slo: SloClass, outcome: Outcome, due_s: float | None, n: int = 1) -> Ke
         due_s = slo.ttft.seconds
     step_s = slo.step_s if slo.itl is not None or slo.tpot is not None else None
     whole_s = slo.e2e.seconds if slo.e2e is not None and not slo.e2e.per_cold_prefill else None
-    ttft_s, e2e_s, tokens = outcome.ttft_s, outcome.e2e_s, outcome.output_tokens
-    tpot_s = None
-    if ttft_s is not None and e2e_s is not None and tokens is not None and tokens > 1 and n == 1:
-        tpot_s = (e2e_s - ttft_s) / (tokens - 1)
+    ttft_s, e2e_s = outcome.ttft_s, outcome.e2e_s
+    tpot_s = outcome.tpot_s if n == 1 else None
     verdict = KEPT
     if outcome.end is not End.COMPLETED:
         verdict = str(outcome.end)

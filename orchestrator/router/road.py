@@ -23,7 +23,10 @@ class Counts(Protocol):
     """What units count; `RouterMetrics` is one."""
 
     itl: Callable[[float], None]
-    ttft: Callable[[float], None]
+
+    def ttft(self, seconds: float, slo_class: str) -> None:
+        """The first event of a stream was passed on, `seconds` after its request had come."""
+        ...
 
     def leg_done(self, leg: str, endpoint: str, result: str) -> None:
         """An engine call ended; `result` is `ok` or a reason slug."""

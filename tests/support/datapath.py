@@ -458,15 +458,21 @@ class Counted:
         self.done: list[tuple[Outcome, str, str]] = []
         self.legs: list[tuple[str, str, str]] = []
         self.fields: list[str] = []
-        self.ttfts: list[float] = []
+        self.ttfts: list[tuple[float, str]] = []
+        self.tpots: list[tuple[float, str]] = []
         self.itls: list[float] = []
         self.stages: list[str] = []
         self.retries: list[tuple[str, str]] = []
-        self.ttft = self.ttfts.append
         self.itl = self.itls.append
 
     def request_done(self, outcome: Outcome, path: str, model: str) -> None:
         self.done.append((outcome, str(path), model))
+
+    def ttft(self, seconds: float, slo_class: str) -> None:
+        self.ttfts.append((seconds, slo_class))
+
+    def tpot(self, seconds: float, slo_class: str) -> None:
+        self.tpots.append((seconds, slo_class))
 
     def leg_done(self, leg: str, endpoint: str, result: str) -> None:
         self.legs.append((str(leg), endpoint, result))

@@ -36,7 +36,7 @@ def test_growth_of_several_is_summed() -> None:
 def test_nothing_new_is_nothing() -> None:
     metrics = make()
     told = tally.Tally(metrics)
-    metrics.ttft(0.1)
+    metrics.ttft(0.1, "chat")
     assert told.take()
     assert told.take() == b""
 
@@ -44,7 +44,7 @@ def test_nothing_new_is_nothing() -> None:
 def test_gauges_are_left_to_who_owns_them() -> None:
     total, metrics = make(), make()
     metrics.inflight(7, 3)
-    metrics.ttft(0.1)
+    metrics.ttft(0.1, "chat")
     tally.add(total, tally.Tally(metrics).take())
     assert value(total, "pdctl_inflight_requests") == 0
     assert value(total, "pdctl_build_info") == 1
