@@ -168,11 +168,14 @@ class RouterMetrics(Collector):
         """Take the predictor's account of itself from `report()` at each rendering."""
         self._accuracy = report
 
-    def request_done(self, outcome: Outcome, path: str, model: str) -> None:
-        """Count a request that ended: its result, its duration and its tokens.
+    def request_done(
+        self, outcome: Outcome, path: str, model: str, slo_class: str = "", choices: int = 1
+    ) -> None:
+        """Count a request that ended: its result, its duration, its mean gap and its tokens.
 
-        `path` is a PathKind, or anything else, counted as `other`. TTFT and stages are not read from
-        the outcome: they are counted when they happen.
+        `path` is a PathKind, or anything else, counted as `other`; `slo_class` is empty where there is none.
+        Of several `choices` the gaps are not known. TTFT and stages are not read from the outcome: they are
+        counted when they happen.
         """
         shown = str(path) if path in _PATHS else OTHER
         known = model if model in self._models else OTHER
@@ -180,6 +183,9 @@ class RouterMetrics(Collector):
         self._requests.add(labels)
         if outcome.e2e_s is not None:
             self._request_s.observe((shown,), outcome.e2e_s)
+        tpot_s = outcome.tpot_s if choices == 1 else None
+        if tpot_s is not None:
+            self._tpot_s.observe((slo_class,), tpot_s)
         if outcome.prompt_tokens:
             self._prompt_tokens.add((known,), outcome.prompt_tokens)
         if outcome.cached_tokens:
@@ -190,10 +196,6 @@ class RouterMetrics(Collector):
     def ttft(self, seconds: float, slo_class: str) -> None:
         """Count one time to first token; `slo_class` is empty where there is none."""
         self._ttft_s.observe((slo_class,), seconds)
-
-    def tpot(self, seconds: float, slo_class: str) -> None:
-        """Count the mean gap of one stream."""
-        self._tpot_s.observe((slo_class,), seconds)
 
     def leg_done(self, leg: str, endpoint: str, result: str) -> None:
         """Count an engine call that ended; `result` is `ok` or a reason slug."""

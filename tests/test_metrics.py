@@ -145,12 +145,24 @@ def test_endpoints_are_read_from_the_snapshot_and_go_with_it() -> None:
     assert value(metrics, "pdctl_endpoint_ready", endpoint="p0", pool="p", role="prefill") is None
 
 
+def test_the_mean_gap_of_a_stream_is_counted_by_its_class() -> None:
+    metrics = make()
+    streamed = outcome(ttft_s=1.0, e2e_s=1.2, output_tokens=11)
+    metrics.request_done(streamed, "chat", "m", "gold")
+    metrics.request_done(outcome(e2e_s=1.2, output_tokens=11), "chat", "m", "gold")  # not streamed
+    metrics.request_done(outcome(ttft_s=1.0, e2e_s=1.0, output_tokens=1), "chat", "m", "gold")
+    metrics.request_done(streamed, "chat", "m", "gold", 2)  # whose tokens are counted together
+    assert value(metrics, "pdctl_tpot_s_count", slo_class="gold") == 1
+    assert value(metrics, "pdctl_tpot_s_sum", slo_class="gold") == pytest.approx(0.02)
+
+
 def test_every_method_feeds_its_metric() -> None:
     metrics = make()
-    metrics.request_done(outcome(e2e_s=1.0, prompt_tokens=1, cached_tokens=1, output_tokens=1), "chat", "m")
+    metrics.request_done(
+        outcome(ttft_s=0.5, e2e_s=1.0, prompt_tokens=1, cached_tokens=1, output_tokens=2), "chat", "m"
+    )
     metrics.inflight(4, 3)
     metrics.ttft(0.1, "chat")
-    metrics.tpot(0.02, "")
     metrics.itl(0.01)
     metrics.loop_lag(0.0)
     metrics.stage("queue", 0.0)

@@ -36,12 +36,10 @@ NO_ROOMS = range(0)
 class Counts(intake.Counts, Protocol):
     """What lives are counted in; `RouterMetrics` is one."""
 
-    def request_done(self, outcome: Outcome, path: str, model: str) -> None:
+    def request_done(
+        self, outcome: Outcome, path: str, model: str, slo_class: str = "", choices: int = 1
+    ) -> None:
         """A request ended."""
-        ...
-
-    def tpot(self, seconds: float, slo_class: str) -> None:
-        """The mean gap of a stream that has ended."""
         ...
 
     def stage(self, name: str, seconds: float) -> None:
@@ -391,12 +389,8 @@ class Life(Record):
         if self.submitted:
             home.desk.finish(outcome)
             home.tenants.finished(self.id, now_s)
-        home.counts.request_done(outcome, self.kind, self.model)
-        view = self.view
-        name = None if view is None else view.slo_class
-        tpot_s = outcome.tpot_s
-        if tpot_s is not None and view is not None and view.n == 1:
-            home.counts.tpot(tpot_s, name or "")
+        name, choices = (None, 1) if self.view is None else (self.view.slo_class, self.view.n)
+        home.counts.request_done(outcome, self.kind, self.model, name or "", choices)
         if home.recorder is not None:
             slo = None if name is None else home.settings.classes.classes.get(name)
             home.recorder.ended(self, outcome, slo)

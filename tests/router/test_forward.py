@@ -95,20 +95,19 @@ async def test_a_stream_passes_untouched(make: Make, chained: bool) -> None:
     assert sum(done.stages.values()) - done.stages["decode"] == pytest.approx(done.ttft_s)
     assert sorted(rig.metrics.legs) == [("decode", "d0", "ok"), ("prefill", "p0", "ok")]
     assert rig.metrics.ttfts == [(done.ttft_s, "")]
-    assert rig.metrics.tpots == [(pytest.approx((done.e2e_s - done.ttft_s) / 21), "")]
+    assert rig.metrics.classes == [("", 1)]
+    assert done.tpot_s == pytest.approx((done.e2e_s - done.ttft_s) / 21)
 
 
-@pytest.mark.parametrize(("asks", "tpots"), [({}, 1), ({"n": 2}, 0)])
-async def test_first_tokens_and_gaps_are_counted_by_class(
-    make: Make, asks: dict[str, int], tpots: int
-) -> None:
+@pytest.mark.parametrize("choices", [1, 2])
+async def test_first_tokens_and_ends_are_counted_by_class(make: Make, choices: int) -> None:
     rig = await make(slo_classes={"gold": {}}, default_class="gold")
     rig.engines["d0"].script = streams(event("a"), event("b"), usage_event(11, 22), DONE)
-    reply = await rig.ask("/v1/completions", STREAM | asks)
+    reply = await rig.ask("/v1/completions", STREAM | {"n": choices})
     assert reply.status == 200, reply.body
     await rig.at_rest()
     assert {name for _, name in rig.metrics.ttfts} == {"gold"}
-    assert [name for _, name in rig.metrics.tpots] == ["gold"] * tpots
+    assert rig.metrics.classes == [("gold", choices)]
 
 
 @BOTH

@@ -459,20 +459,20 @@ class Counted:
         self.legs: list[tuple[str, str, str]] = []
         self.fields: list[str] = []
         self.ttfts: list[tuple[float, str]] = []
-        self.tpots: list[tuple[float, str]] = []
+        self.classes: list[tuple[str, int]] = []
         self.itls: list[float] = []
         self.stages: list[str] = []
         self.retries: list[tuple[str, str]] = []
         self.itl = self.itls.append
 
-    def request_done(self, outcome: Outcome, path: str, model: str) -> None:
+    def request_done(
+        self, outcome: Outcome, path: str, model: str, slo_class: str = "", choices: int = 1
+    ) -> None:
         self.done.append((outcome, str(path), model))
+        self.classes.append((slo_class, choices))
 
     def ttft(self, seconds: float, slo_class: str) -> None:
         self.ttfts.append((seconds, slo_class))
-
-    def tpot(self, seconds: float, slo_class: str) -> None:
-        self.tpots.append((seconds, slo_class))
 
     def leg_done(self, leg: str, endpoint: str, result: str) -> None:
         self.legs.append((str(leg), endpoint, result))
