@@ -64,6 +64,7 @@ def trials(args: argparse.Namespace, text: str, error: float) -> Trials:
         block_tokens=requests.block_tokens,
         noise=args.noise,
         slowdowns=[float(s) for s in args.slowdowns.split(",")] if args.slowdowns else (),
+        speeds=[float(s) for s in args.speeds.split(",")] if args.speeds else (),
     )
     recipe = Recipe(
         profile_of(text)[1], bare_router([slo]), {"use": args.predictor}, error=error, seed=args.seed
@@ -105,7 +106,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--link", choices=sorted(LINKS), default="rdma", help="what KV travels over")
     p.add_argument("--prefill", type=int, default=8, help="prefill instances")
     p.add_argument("--decode", type=int, default=2, help="decode instances")
-    p.add_argument("--slowdowns", default="", help="of prefill instances in turn, as 1,1.5,2")
+    p.add_argument("--slowdowns", default="", help="of prefill instances in turn, told to nobody: 1,1.5,2")
+    p.add_argument("--speeds", default="", help="of prefill instances in turn, told by profiles: 1,0.5")
     p.add_argument("--noise", type=float, default=0.0, help="sigma of the log-normal factor on each step")
     p.add_argument(
         "--error", type=float, default=0.0, help="sigma of each request's predicted work (late only)"

@@ -5,7 +5,7 @@ Those checked at run time stay interpreted when the core is compiled; the data t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from orchestrator.core.decisions import (
@@ -29,10 +29,10 @@ __all__ = [
     "Bind",
     "Context",
     "Decision",
+    "DeferringOrder",
     "Filter",
     "Order",
     "Picker",
-    "PlannedOrder",
     "Poll",
     "PrefixReader",
     "Reject",
@@ -99,13 +99,15 @@ class Order(Protocol):
 
 
 @runtime_checkable
-class PlannedOrder(Order, Protocol):
-    """An order that looks at the whole queue before each dispatch; `key` only breaks its ties."""
+class DeferringOrder(Order, Protocol):
+    """An order that may put requests off, where not all that wait can be on time."""
 
-    def plan(self, queue: Sequence[Waiting], now_s: float, endpoints: int) -> Sequence[Waiting]:
-        """`queue` (sorted by `key`) as it should be served by so many endpoints.
+    def defer(self, queue: Sequence[Waiting], now_s: float, capacity: float) -> Collection[Waiting]:
+        """Who of `queue` should go behind all others; among these the shortest prefill goes first.
 
-        A subset may be returned; the rest then follows it in the order given.
+        `queue` are all that wait with one priority, in no particular order; the machine is theirs from
+        `now_s` on, and does `capacity` seconds of their `work_s` in a second. Asked when an eighth of the
+        queue has come or gone, for all of it: whoever was put off before may not be this time.
         """
         ...
 

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from orchestrator.core.contracts import (
     Context,
+    DeferringOrder,
     Filter,
     Order,
     Picker,
-    PlannedOrder,
     PrefixReader,
     Scorer,
     Waiting,
@@ -50,6 +50,7 @@ __all__ = [
     "EXPECTED_OUTPUT_TOKENS",
     "Context",
     "Curve",
+    "DeferringOrder",
     "Duration",
     "DurationOrZero",
     "Endpoint",
@@ -63,7 +64,6 @@ __all__ = [
     "Params",
     "PathKind",
     "Picker",
-    "PlannedOrder",
     "Predictor",
     "PrefixReader",
     "Priority",

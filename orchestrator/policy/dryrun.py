@@ -8,7 +8,7 @@ from math import inf, isfinite
 from random import Random
 
 from orchestrator.core.choosing import OnPolicyError, Step
-from orchestrator.core.contracts import Context, PlannedOrder, PrefixReader, Scorer, Waiting
+from orchestrator.core.contracts import Context, DeferringOrder, PrefixReader, Scorer, Waiting
 from orchestrator.core.fleet import Fleet
 from orchestrator.core.late.alone import ONE_ENDPOINT
 from orchestrator.core.lateprofile import LateProfile, LateRole
@@ -255,7 +255,7 @@ def _predicted(
 
 
 def _order(profile: LateProfile, samples: Sequence[Sample], on_error: OnPolicyError) -> None:
-    """Ask the order for the key of each sample, and for a plan of all."""
+    """Ask the order for the key of each sample, and whom of all it would put off."""
     order, queue = profile.order.policy, []
     for sample in samples:
         waiting = _waiting(sample)
@@ -263,17 +263,15 @@ def _order(profile: LateProfile, samples: Sequence[Sample], on_error: OnPolicyEr
             key = float(order.key(waiting))
             if key != key:
                 raise ValueError("the key is not a number")
-            queue.append((key, waiting))
+            queue.append(waiting)
         except Exception as error:  # noqa: BLE001  as above
             _tell(profile.order.name, error, on_error)
-    if not queue or not isinstance(order, PlannedOrder):
+    if not queue or not isinstance(order, DeferringOrder):
         return
-    queue.sort(key=lambda q: q[0])
-    given = [waiting for _, waiting in queue]
     try:
-        plan = order.plan(given, samples[0].context.now_s, 1)
-        if not {id(w) for w in plan} <= {id(w) for w in given}:
-            raise ValueError("planned what was not in the queue")
+        deferred = order.defer(tuple(queue), samples[0].context.now_s, 1.0)
+        if not {id(w) for w in deferred} <= {id(w) for w in queue}:
+            raise ValueError("put off what was not in the queue")
     except Exception as error:  # noqa: BLE001  as above
         _tell(profile.order.name, error, on_error)
 

@@ -15,7 +15,7 @@ from orchestrator.policy.params import Params
 
 GROUP = "pdctl.policies"
 
-METHODS = ("filter", "score", "key", "plan", "pick")
+METHODS = ("filter", "score", "key", "defer", "pick")
 """The methods that a policy may be asked by."""
 
 Place = tuple[str | int, ...]

@@ -78,12 +78,12 @@ _PRICED = _immediate(
 )
 
 PROFILES: Mapping[str, Data] = {
-    "default": _late("uncached-shortest"),
+    "default": _late("moore-hodgson"),
     "priced": _PRICED,
-    "slo": _late("uncached-shortest"),
+    "slo": _late("moore-hodgson"),
+    "slo-shortest": _late("uncached-shortest"),
     "slo-least-slack": _late("least-slack"),
     "slo-edf": _late("edf"),
-    "slo-moore-hodgson": _late("moore-hodgson"),
     "late-fcfs": _late("fcfs"),
     "round-robin": _immediate({"picker": {"use": "round-robin"}}),
     # Without scorers all candidates tie, and max-score draws among ties.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,19 @@ class Timing:
     ranks: int = 2
     hbm_bytes_per_s: float = 3.35e12
     hbm_efficiency: float = 0.7
+
+    def faster(self, speed: float) -> Timing:
+        """That of hardware `speed` times as fast in everything."""
+        return replace(
+            self,
+            prefill_token_s=self.prefill_token_s / speed,
+            prefill_token2_s=self.prefill_token2_s / speed,
+            step_floor_s=self.step_floor_s / speed,
+            step_fixed_s=self.step_fixed_s / speed,
+            decode_base_s=self.decode_base_s / speed,
+            decode_request_s=self.decode_request_s / speed,
+            hbm_bytes_per_s=self.hbm_bytes_per_s * speed,
+        )
 
     def prefill_s(self, start: int, end: int) -> float:
         """Seconds to compute tokens `start..end` of a prompt whose first `start` are already in the cache."""

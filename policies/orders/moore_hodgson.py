@@ -1,37 +1,41 @@
-"""moore-hodgson: plans so that as many requests as possible are on time, the shortest of them first."""
+"""moore-hodgson: who is due first goes first; where not all can be on time, the longest go last."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from heapq import heappush, heapreplace
-from operator import itemgetter
+from math import inf
 
 from orchestrator.policy import Waiting
 
+CROWD = 1.25
+"""Seconds of work done for each that waits: a quarter comes meanwhile, and is due sooner.
+
+Found by replay: with 1, goodput under loose bounds is up to a tenth lower; with 1.5, of long prompts."""
+
 
 class MooreHodgson:
-    """Moore and Hodgson's algorithm over the whole queue, before each dispatch: O(n log n).
+    """Earliest deadline first; Moore and Hodgson's algorithm says who is put off: O(n log n).
 
     Requests are taken in by their due time. When one cannot start in time behind those taken in before it,
-    the longest of all is put off: on one endpoint no plan has more on time. Work is taken to be spread over
-    all endpoints, behind which a request starts at the latest as long as none of them is idle. What was
-    taken in goes first, in the order given (the shortest first); the rest follows, and is sent when nothing
-    else wants the machine.
+    the longest of all is put off: on one endpoint no choice has more on time. Several endpoints are taken to
+    be one as fast as all of them. Requests that are promised nothing come last, in order of arrival.
     """
 
     def key(self, waiting: Waiting) -> float:
-        """Seconds of prefill left."""
-        return waiting.work_s
+        """When its first token is due."""
+        return waiting.first_token_by_s
 
-    def plan(self, queue: Sequence[Waiting], now_s: float, endpoints: int) -> Sequence[Waiting]:
-        """The whole queue, those that can be on time together in front."""
-        due = [(w.latest_start_s + w.work_s, w.latest_start_s, w.work_s, i) for i, w in enumerate(queue)]
-        due.sort(key=itemgetter(0))
-        each = 1.0 / max(1, endpoints)
+    def defer(self, queue: Sequence[Waiting], now_s: float, capacity: float) -> Collection[Waiting]:
+        """The fewest that have to be late."""
+        due = sorted([(w.first_token_by_s, i) for i, w in enumerate(queue) if w.first_token_by_s < inf])
+        each = CROWD / capacity
         start_s = now_s
         longest: list[tuple[float, int]] = []
-        put_off: set[int] = set()
-        for _, latest_s, work_s, i in due:
+        deferred: list[Waiting] = []
+        for _, i in due:
+            waiting = queue[i]
+            work_s, latest_s = waiting.work_s, waiting.latest_start_s
             if start_s <= latest_s:
                 heappush(longest, (-work_s, i))
                 start_s += work_s * each
@@ -40,10 +44,7 @@ class MooreHodgson:
             if longest_s > work_s and start_s - longest_s * each <= latest_s:
                 _, other = heapreplace(longest, (-work_s, i))
                 start_s += (work_s - longest_s) * each
-                put_off.add(other)
+                deferred.append(queue[other])
             else:
-                put_off.add(i)
-        if not put_off:
-            return queue
-        last = [queue[i] for i in sorted(put_off)]
-        return [w for i, w in enumerate(queue) if i not in put_off] + last
+                deferred.append(waiting)
+        return deferred

@@ -154,7 +154,7 @@ def test_a_late_profile(deploy: Callable[..., Deployment]) -> None:
     done = deployment.pdctl("reload")
     assert done.returncode == 2
     assert "policy ./mine.py:Mine: AttributeError" in done.stderr
-    deployment.topology["scheduling"] = {"profile": "slo-moore-hodgson"}
+    deployment.topology["scheduling"] = {"profile": "slo-edf"}
     deployment.write()
     done = deployment.pdctl("reload")
     assert done.returncode == 0, done.stderr

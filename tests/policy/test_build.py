@@ -393,7 +393,7 @@ def test_a_late_profile():
     ]
     assert profile.headers == {"x-session-id"}
     assert profile.settings == LateSettings(hand_ahead_s=0.02, max_queue=5, wait_for_warm=False)
-    assert build({"mode": "late"}).order.name == build("slo").order.name == "uncached-shortest"
+    assert build({"mode": "late"}).order.name == build("slo").order.name == "moore-hodgson"
     assert build({"mode": "late"}).settings == LateSettings()
 
 

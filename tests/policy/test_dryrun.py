@@ -57,11 +57,11 @@ class NoOrder:
         return float("nan")
 
 
-class BadPlan:
+class BadDefer:
     def key(self, waiting):
         return waiting.work_s
 
-    def plan(self, queue, now_s, endpoints):
+    def defer(self, queue, now_s, capacity):
         return [None]
 """
 
@@ -110,7 +110,7 @@ def test_what_nothing_serves_now_is_no_sample():
 
 
 def test_the_same_profile_does_the_same():
-    for name in ("least-requests", "random", "power-of-two", "round-robin", "slo", "slo-moore-hodgson"):
+    for name in ("least-requests", "random", "power-of-two", "round-robin", "slo", "slo-shortest"):
         report = tried(name, name)
         assert (report.samples, report.differ, report.refused, report.failed) == (6, 0, 0, {})
         assert report.why_not() is None
@@ -178,10 +178,10 @@ def test_a_policy_that_fails_is_named_with_what_it_said_first(folder, profile, n
     assert report.why_not().endswith("(6 times)")
 
 
-def test_a_plan_of_what_was_not_in_the_queue(folder):
-    report = tried(own("BadPlan", kind="order", mode="late"), folder=folder)
+def test_to_put_off_what_was_not_in_the_queue(folder):
+    report = tried(own("BadDefer", kind="order", mode="late"), folder=folder)
     assert report.failed == {
-        "./own.py:BadPlan": (1, "policy ./own.py:BadPlan: ValueError: planned what was not in the queue")
+        "./own.py:BadDefer": (1, "policy ./own.py:BadDefer: ValueError: put off what was not in the queue")
     }
 
 

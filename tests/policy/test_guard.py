@@ -4,7 +4,7 @@ import pytest
 
 from orchestrator.clock import FakeClock
 from orchestrator.core.choosing import choose
-from orchestrator.core.contracts import Filter, Order, Picker, PlannedOrder, Scorer
+from orchestrator.core.contracts import DeferringOrder, Filter, Order, Picker, Scorer
 from orchestrator.core.lateprofile import LateProfile, LateRole
 from orchestrator.core.scheduling import SchedulingProfile
 from orchestrator.policy.build import build
@@ -192,7 +192,7 @@ def test_another_budget(tmp_path):
     assert rig.decide() == ["a"]
 
 
-@pytest.mark.parametrize("name", ["default", "round-robin", "predicted-shed", "slo", "slo-moore-hodgson"])
+@pytest.mark.parametrize("name", ["default", "round-robin", "predicted-shed", "slo", "slo-shortest"])
 def test_a_watched_profile_is_one_like_before(name):
     profile = build(name)
     watched = Guard(FakeClock().now_s, lambda name, error: None).watch(profile)
@@ -208,8 +208,8 @@ def test_a_watched_profile_is_one_like_before(name):
     else:
         assert isinstance(watched, LateProfile)
         assert isinstance(watched.order.policy, Order)
-        planned = isinstance(profile.order.policy, PlannedOrder)
-        assert isinstance(watched.order.policy, PlannedOrder) is planned
+        defers = isinstance(profile.order.policy, DeferringOrder)
+        assert isinstance(watched.order.policy, DeferringOrder) is defers
 
 
 def test_an_order_is_timed_too():

@@ -74,14 +74,14 @@ class Orders:
         return self.answer(waiting, self.calls)
 
 
-class Plans:
+class Defers:
     def __init__(self, answer):
         self.answer, self.calls = answer, 0
 
     def key(self, waiting):
         return waiting.work_s
 
-    def plan(self, queue, now_s, endpoints):
+    def defer(self, queue, now_s, capacity):
         self.calls += 1
         return self.answer(queue, self.calls)
 
@@ -109,10 +109,9 @@ class Picks:
         (Picks(lambda s: None), "picked None, which it was not given"),
         (Orders(lambda w, n: math.nan), "a key is no number"),
         (Orders(lambda w, n: float(n)), "when asked the same again"),
-        (Plans(lambda q, n: [*q, make_waiting()]), "planned what was not in the queue"),
-        (Plans(lambda q, n: [*q, q[0]]), "planned a request twice"),
-        (Plans(lambda q, n: q[n % 2 :]), "another plan when asked the same again"),
-        (Plans(lambda q, n: q.clear() or []), "the plan changed the queue"),
+        (Defers(lambda q, n: [make_waiting()]), "put off what was not in the queue"),
+        (Defers(lambda q, n: [q[0], q[0]]), "put a request off twice"),
+        (Defers(lambda q, n: q[n % 2 :]), "puts off others when asked the same again"),
     ],
 )
 def test_a_broken_contract_is_caught(policy, says):
@@ -126,7 +125,7 @@ def test_costs_in_seconds_need_not_be_shares():
 
 def test_an_order_may_leave_some_out_and_have_no_end():
     check_policy(Orders(lambda w, n: math.inf))
-    check_policy(Plans(lambda q, n: q[:2]))
+    check_policy(Defers(lambda q, n: q[:2]))
 
 
 def slow(*takes_s):

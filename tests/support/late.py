@@ -1,11 +1,12 @@
 """A small fleet with a predictor that never learns, to drive a LateScheduler by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from random import Random
 from typing import Any
 
+from orchestrator.core.choosing import OnPolicyError
 from orchestrator.core.choosing import Step as PolicyStep
 from orchestrator.core.contracts import Assign, Bind, Decision, Poll, Reject, Slice, Spent, Waiting
 from orchestrator.core.late.scheduler import LateScheduler
@@ -80,6 +81,21 @@ class Fcfs:
         return waiting.arrived_s
 
 
+class PutsOff:
+    """In order of arrival; puts off whomever it is told to."""
+
+    def __init__(self, defer: Callable[[Sequence[Waiting]], Sequence[Waiting]]) -> None:
+        self._defer = defer
+        self.asked: list[tuple[int, float, float]] = []
+
+    def key(self, waiting: Waiting) -> float:
+        return waiting.arrived_s
+
+    def defer(self, queue: Sequence[Waiting], now_s: float, capacity: float) -> Sequence[Waiting]:
+        self.asked.append((len(queue), now_s, capacity))
+        return self._defer(queue)
+
+
 def prefills(*names: str, **facts: Any) -> list[Endpoint]:
     return [make_endpoint(name, Role.PREFILL, facts=facts) for name in names]
 
@@ -110,6 +126,7 @@ class Deck:
         classes: dict[str, SloClass] | None = None,
         speeds: dict[str, float] | None = None,
         profile: LateProfile | None = None,
+        on_policy_error: OnPolicyError = lambda name, error: None,
         **settings: Any,
     ) -> None:
         self.predictor = Fixed(speeds)
@@ -119,6 +136,7 @@ class Deck:
             self.predictor,
             rng=Random(1),
             classes=classes,
+            on_policy_error=on_policy_error,
         )
         self.endpoints = list(endpoints)
         self.now_s = 0.0

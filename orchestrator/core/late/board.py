@@ -19,9 +19,6 @@ Serves = Callable[[PathKind, Endpoint], bool]
 UNIT_OVERHEAD = 0.05
 """A unit is large enough when what it costs whatever is in it is at most this share of its time."""
 
-TYPICAL_TOKENS = 2048
-"""The prompt by which stations are ranked."""
-
 Kind = tuple[str, PathKind, frozenset[str] | None]
 """Who may serve a request depends on its model, what it asks for, and the pools of its class (None: any)."""
 
@@ -120,7 +117,7 @@ class Board:
         for side in self.sides.values():
             side.step = self._predictor.step(side.endpoint)
         for lane in self.lanes.values():
-            self._price(lane)
+            lane.price()
             lane.decodes.all_changed()
 
     def exposed(self, lane: Lane, prefill: Endpoint, decode: Endpoint) -> Exposed:
@@ -202,14 +199,8 @@ class Board:
             if stations or keep:
                 self.lanes[signature] = lane
                 self._beside[model] = (*self._beside.get(model, ()), lane)
-                self._price(lane)
+                lane.price()
         return lane
-
-    def _price(self, lane: Lane) -> None:
-        lane.pairs.clear()
-        lane.ranked = sorted(lane.stations, key=lambda station: station.curve.seconds(TYPICAL_TOKENS))
-        if lane.ranked:
-            lane.fastest = lane.ranked[0].curve
 
 
 def kind(item: Item) -> Kind:

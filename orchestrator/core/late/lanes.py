@@ -7,18 +7,33 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field
 from math import inf
 
-from orchestrator.core.frozen import record
+from orchestrator.core.frozen import frozen, record
 from orchestrator.core.late.decodes import Decodes, DecodeSide
 from orchestrator.core.late.queue import Backlog, Deadlines, Item, Key, Queue
 from orchestrator.core.late.station import ROUNDING_S, Station
 from orchestrator.core.prediction import Curve, Exposed
 from orchestrator.core.slo import Priority
 
+TYPICAL_TOKENS = 2048
+"""The prompt by which stations are ranked."""
+
 FORGET = 8
 """So many notes of when it ends are kept for each station on average, most of them true no more."""
 
 Signature = tuple[str, frozenset[str], frozenset[str], frozenset[str]]
 """Model, and who prefills, decodes and serves alone."""
+
+
+SHORTS_S = 30.0
+"""Endpoints are left to shorter requests for so long after the last of them came."""
+
+
+@frozen(frozen=True, slots=True)
+class Short:
+    """A short request: when it came, and how long it could wait for a prefill that was begun before."""
+
+    came_s: float
+    slack_s: float
 
 
 @record(slots=True, eq=False)
@@ -47,8 +62,8 @@ class Lane:
     unbound_tokens: int = 0
     prompted_s: float = -inf
     """When the last request came that is not batch."""
-    shorts: dict[float, float] = field(default_factory=dict)
-    """When the last request of at most so many seconds of prefill, and with a promise, came."""
+    shorts: dict[float, Short] = field(default_factory=dict)
+    """By a length of prefill: of those of at most that, with a promise, who could wait least lately."""
     keeps: tuple[Item, DecodeSide] | None = None
     blocked: bool = False
     recheck_s: float = inf
@@ -57,6 +72,8 @@ class Lane:
     fastest: Curve = field(default_factory=lambda: Curve(0.0))
     ranked: list[Station] = field(default_factory=list)
     """The fastest first."""
+    capacity: float = 1.0
+    """Seconds of the fastest one's prefill that all of them do in a second."""
     pairs: dict[tuple[str, str], Exposed] = field(default_factory=dict)
     idle: dict[str, Station] = field(init=False, default_factory=dict)
     """Those with a free slot, who has been idle longest first."""
@@ -149,6 +166,16 @@ class Lane:
             side.kept_for, side.kept_tokens = None, 0.0
             self.keeps = None
 
+    def note_short(self, over_s: float, came_s: float, slack_s: float) -> None:
+        """A request of at most `over_s` of prefill came that can wait for `slack_s`.
+
+        Remembered for a while is the one that could wait least: a longer prefill is in nobody's way who can
+        wait until it is over.
+        """
+        last = self.shorts.get(over_s)
+        if last is None or slack_s <= last.slack_s or came_s - last.came_s > SHORTS_S:
+            self.shorts[over_s] = Short(came_s, slack_s)
+
     # -- who is free
 
     def moved(self, station: Station) -> None:
@@ -236,6 +263,21 @@ class Lane:
     def only_to_avoid(self, avoid: Iterable[str]) -> bool:
         """Whether these are all the stations there are."""
         return self._by_id.keys() <= set(avoid)
+
+    def price(self) -> None:
+        """Curves are others than before: who is fastest, and how fast are the others."""
+        self.pairs.clear()
+        self.ranked = sorted(self.stations, key=lambda station: station.curve.seconds(TYPICAL_TOKENS))
+        if self.ranked:
+            self.fastest = self.ranked[0].curve
+            self.capacity = sum([speed for _, speed in self.speeds()], 0.0)
+
+    def speeds(self) -> Iterator[tuple[Station, float]]:
+        """Each station, and how many seconds of the fastest one's prefill it does in a second."""
+        least_s = self.fastest.seconds(TYPICAL_TOKENS)
+        for station in self.stations:
+            takes_s = station.curve.seconds(TYPICAL_TOKENS)
+            yield station, station.slots * (least_s / takes_s if takes_s > 0.0 else 1.0)
 
     def step_s(self) -> float:
         """Seconds of a decode step now, where it is shortest; 0 where it is not known."""

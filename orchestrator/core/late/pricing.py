@@ -11,7 +11,7 @@ from orchestrator.core.inflight import Ledger
 from orchestrator.core.late import waits
 from orchestrator.core.late.board import Board
 from orchestrator.core.late.decodes import DecodeSide
-from orchestrator.core.late.lanes import Lane
+from orchestrator.core.late.lanes import SHORTS_S, Lane
 from orchestrator.core.late.policies import Added, left_to
 from orchestrator.core.late.queue import Item, Wait
 from orchestrator.core.late.station import Station
@@ -36,10 +36,6 @@ of the fastest: the others are like them."""
 
 SAME, SAME_S = 0.02, 0.002
 """Costs within 2 % and 2 ms of each other are the same: predictions are not better than that."""
-
-
-SHORTS_S = 30.0
-"""Endpoints are left to shorter requests for so long after the last of them came."""
 
 
 @record(slots=True, eq=False)
@@ -139,11 +135,14 @@ class Pricing:
         that endpoints of the wrong pool hold.
         """
         for over_s, share in self.settings.spare:
-            if work_s <= over_s or now_s - lane.shorts.get(over_s, -inf) > SHORTS_S:
+            if work_s <= over_s:
+                continue
+            short = lane.shorts.get(over_s)
+            if short is None or short.slack_s >= work_s or now_s - short.came_s > SHORTS_S:
                 continue
             keep = int(share * len(lane.stations))
             if keep and sum([s.longest_s > over_s for s in lane.stations]) >= len(lane.stations) - keep:
-                lane.recheck_s = min(lane.recheck_s, lane.shorts[over_s] + SHORTS_S + RECHECK_S)
+                lane.recheck_s = min(lane.recheck_s, short.came_s + SHORTS_S + RECHECK_S)
                 return False
         return True
 

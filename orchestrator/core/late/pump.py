@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from itertools import islice
 from math import inf
 from operator import itemgetter
 
-from orchestrator.core.contracts import Order, PlannedOrder, Waiting
+from orchestrator.core.contracts import DeferringOrder, Order
 from orchestrator.core.frozen import record
 from orchestrator.core.late.bringing import Bringing
+from orchestrator.core.late.deferring import Deferring
 from orchestrator.core.late.lanes import Lane
 from orchestrator.core.late.live import explain_refusal
 from orchestrator.core.late.policies import Policies, leaves_nobody
@@ -35,6 +35,9 @@ UNIT_LOOKAHEAD = 64
 
 EVENTS_S = 0.05
 """What engines tell of their caches is put to use as often as this: they tell with every step."""
+
+DEFERRED = 1e8
+"""The key of one that its order has put off, its prefill added: behind those of all that have not."""
 
 ASIDE = 4
 """Of the requests that policies left nowhere to go, so many are asked about anew at a time."""
@@ -81,7 +84,7 @@ class Pump:
         self._touched = touched
         self._bringing = bringing
         order = profile.order.policy
-        self._plans = order if isinstance(order, PlannedOrder) else None
+        self._deferring = Deferring(order, self._moved) if isinstance(order, DeferringOrder) else None
         self._told, self._told_s = 0, -inf
         self._credits: dict[tuple[str, str], float] = {}
         """By model and class."""
@@ -92,13 +95,13 @@ class Pump:
 
         `new`: nothing has changed since the last time but that this request came.
         """
-        if self._plans is not None:
-            new = None
         told = self._cached.exact.version
         if told != self._told and now_s >= self._told_s + EVENTS_S:
             self._told, self._told_s = told, now_s
             self._touched.all()
         self._credit(lanes, now_s)
+        if new is None and self._deferring is not None:
+            self._defer(self._deferring, lanes, now_s)
         ahead, short = self._settings.hand_ahead_s, self._settings.hand_ahead_work_s
         near: dict[Station, None] = {}
         for lane in lanes:
@@ -127,12 +130,10 @@ class Pump:
             if new is not None:
                 return
             near.pop(station, None)
-            if self._plans is not None:
-                turn = Turn(now_s)
 
     def considers(self, lanes: Sequence[Lane], new: Item) -> bool:
         """Whether a request that has just come is among those that a look at the queue would consider."""
-        if new.slo.reserve > 0.0 or self._plans is not None:
+        if new.slo.reserve > 0.0:
             return True
         batch = new.slo.priority is Priority.BATCH
         for lane in lanes:
@@ -155,7 +156,19 @@ class Pump:
         except Exception as error:  # noqa: BLE001  a stranger's code: no fault of it may cost a request
             self._policies.bypass(self._profile.order.name, self._profile.order.policy, error)
             key = item.work_s
+        if item.deferred:
+            key = DEFERRED + item.work_s
         return (int(item.slo.priority), key, item.key[2])
+
+    def _moved(self, lane: Lane, item: Item) -> None:
+        lane.move(item, self.key(item))
+
+    def _defer(self, deferring: Deferring, lanes: Sequence[Lane], now_s: float) -> None:
+        """Put off whom the order puts off."""
+        try:
+            deferring.ask(lanes, now_s)
+        except Exception as error:  # noqa: BLE001  a stranger's code: no fault of it may cost a request
+            self._policies.bypass(self._profile.order.name, self._profile.order.policy, error)
 
     def refresh(self, lane: Lane, item: Item) -> bool:
         """Bring up to date what of an item's prompt is cached where, and with it its work and its place.
@@ -217,11 +230,7 @@ class Pump:
         # Whom a share was saved up for was asked already.
         asked = {item for _, item in first}
         turn.skipped.clear()
-        if self._plans is not None:
-            heads = self._planned(self._plans, lanes, turn.now_s)
-        else:
-            heads = _by_key(lanes, [self._heads(lane) for lane in lanes])
-        for lane, item in heads:
+        for lane, item in _by_key(lanes, [self._heads(lane) for lane in lanes]):
             if item not in asked:
                 yield lane, item
 
@@ -231,24 +240,6 @@ class Pump:
         count = self._touched.count
         moved = [item for item in heads if item.hits_at < count and self.refresh(lane, item)]
         return lane.queue.head(self._settings.candidates) if moved else heads
-
-    def _planned(self, order: PlannedOrder, lanes: Sequence[Lane], now_s: float) -> list[tuple[Lane, Item]]:
-        """The head of the plan; what it leaves out follows it, so that nobody waits for ever."""
-        whole = _by_key(lanes, [tuple(lane.queue) for lane in lanes])
-        if len(whole) < 2:
-            return whole
-        queued = {item: lane for lane, item in whole}
-        stations = len({station for lane in lanes for station in lane.stations})
-        try:
-            plan = _known(queued, order.plan(tuple(queued), now_s, stations))
-        except Exception as error:  # noqa: BLE001  as above
-            self._policies.bypass(self._profile.order.name, self._profile.order.policy, error)
-            return whole[: self._settings.candidates]
-        heads = list(islice(plan, self._settings.candidates))
-        if len(heads) == len(plan):
-            behind = (item for item in queued if item not in plan)
-            heads += islice(behind, self._settings.candidates - len(heads))
-        return [(queued[item], item) for item in heads]
 
     def _reserved(self, lanes: Sequence[Lane]) -> Sequence[tuple[Lane, Item]]:
         """For each class with credit for it, its first request."""
@@ -368,16 +359,6 @@ class Pump:
 
 
 _tokens = itemgetter(1)
-
-
-def _known(queued: Mapping[Item, Lane], plan: Sequence[Waiting]) -> dict[Item, None]:
-    """A plan without repetitions. Raises ValueError if it holds what was not in the queue."""
-    known: dict[Item, None] = {}
-    for one in plan:
-        if not isinstance(one, Item) or one not in queued:
-            raise ValueError("a plan holds what was in the queue, and nothing else")
-        known[one] = None
-    return known
 
 
 def _by_key(lanes: Sequence[Lane], heads: Sequence[Sequence[Item]]) -> list[tuple[Lane, Item]]:

@@ -69,6 +69,8 @@ class Item(Waiting):
     waits_for: Wait | None = None
     queued: bool = False
     passed_s: float = inf
+    deferred: bool = False
+    """The order has put it off: it goes behind all that can be on time together."""
     slice_s: float = 0.0
     """Seconds of prefill after which others may go in between; 0: it goes whole."""
     slices: int = 0
@@ -115,6 +117,8 @@ class Queue:
         self._last: list[Key] = []
         """The last key of each chunk."""
         self._size = 0
+        self.changes = 0
+        """How often any has come or gone."""
 
     def __len__(self) -> int:
         """Items in the queue."""
@@ -147,6 +151,7 @@ class Queue:
         """Insert by `item.key`."""
         key, work_s = item.key, item.work_s
         self._size += 1
+        self.changes += 1
         if not self._chunks:
             self._chunks.append(Chunk([key], [item], [work_s]))
             self._last.append(key)
@@ -171,6 +176,7 @@ class Queue:
         number, at = found
         chunk = self._chunks[number]
         self._size -= 1
+        self.changes += 1
         chunk.work_s -= chunk.works[at]
         del chunk.keys[at], chunk.items[at], chunk.works[at]
         if not chunk.keys:

@@ -120,7 +120,7 @@ class LateScheduler:
         self._pricing = pricing
         self._pump = Pump(profile, pricing, self.cached, policies, self._touched, self._tracking.bringing)
         for item, lane in self._waiting.values():
-            item.waits_for = None
+            item.waits_for, item.deferred = None, False
             lane.move(item, self._pump.key(item))
 
     def slices(self, request: RequestView) -> bool:
@@ -281,9 +281,10 @@ class LateScheduler:
         self._waiting[item.request.id] = (item, lane)
         lane.add(item)
         if item.first_token_by_s < inf:
+            slack_s = item.latest_start_s - item.arrived_s
             for over_s, _ in self._profile.settings.spare:
                 if item.work_s <= over_s:
-                    lane.shorts[over_s] = max(lane.shorts.get(over_s, -inf), item.arrived_s)
+                    lane.note_short(over_s, item.arrived_s, slack_s)
 
     def _queue_again(self, item: Item, now_s: float) -> Sequence[Decision]:
         """One of its slices is over: it waits for the rest."""

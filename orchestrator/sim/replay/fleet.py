@@ -105,11 +105,13 @@ def published(
     kv_tokens: Mapping[Role, int] = MappingProxyType({}),
     lease_s: float = 30.0,
     slowdowns: Sequence[float] = (),
+    speeds: Sequence[float] = (),
     **fleet: Any,
 ) -> Fleet:
     """Qwen3-32B on two cards each: 700k tokens of KV (all of it prefix cache) for a prefill instance, 350k
     for the others, unless `kv_tokens` says otherwise. `slowdowns` are the prefill (without any, the unified)
-    instances' own. Other arguments are `Fleet`'s."""
+    instances' own, in turn, and `speeds` how fast their hardware is, as their profiles tell: a pool for each.
+    Other arguments are `Fleet`'s."""
     sizes = {Role.PREFILL: 700_000, Role.DECODE: 350_000, Role.UNIFIED: 350_000, **kv_tokens}
     slow_role = Role.PREFILL if prefill else Role.UNIFIED
     protocol: dict[str, Any] = {"prefill_answers": "transferred"}
@@ -118,8 +120,10 @@ def published(
     units = []
     for role, count in ((Role.PREFILL, prefill), (Role.DECODE, decode), (Role.UNIFIED, unified)):
         for i in range(count):
+            slow = slowdowns[i % len(slowdowns)] if slowdowns and role is slow_role else 1.0
+            speed = speeds[i % len(speeds)] if speeds and role is slow_role else 1.0
             config = ModelConfig(
-                timing=timing,
+                timing=timing.faster(speed),
                 link=link,
                 kv_tokens=sizes[role],
                 cache_tokens=0 if role is Role.DECODE and dialect == "sglang" else None,
@@ -128,7 +132,7 @@ def published(
             )
             endpoint = Endpoint(
                 id=f"{role.value}-{i}",
-                pool=role.value,
+                pool=role.value if speed == 1.0 else f"{role.value}-{speed:g}x",
                 role=role,
                 engine=dialect,
                 model="sim",
@@ -142,6 +146,5 @@ def published(
                     **(protocol if role is Role.PREFILL else {}),
                 },
             )
-            slow = slowdowns[i % len(slowdowns)] if slowdowns and role is slow_role else 1.0
             units.append(Unit(endpoint, config, slow, pushes=dialect != "vllm"))
     return Fleet(tuple(units), **fleet)

@@ -125,16 +125,6 @@ def _per_s(amount: float, seconds: float) -> float:
 
 def _faster(config: ModelConfig, speed: float) -> ModelConfig:
     """Everything `speed` times as fast."""
-    t, link = config.timing, config.link
-    timing = replace(
-        t,
-        prefill_token_s=t.prefill_token_s / speed,
-        prefill_token2_s=t.prefill_token2_s / speed,
-        step_floor_s=t.step_floor_s / speed,
-        step_fixed_s=t.step_fixed_s / speed,
-        decode_base_s=t.decode_base_s / speed,
-        decode_request_s=t.decode_request_s / speed,
-        hbm_bytes_per_s=t.hbm_bytes_per_s * speed,
-    )
+    link, timing = config.link, config.timing.faster(speed)
     faster = replace(link, bytes_per_s=link.bytes_per_s * speed, fixed_s=link.fixed_s / speed)
     return replace(config, timing=timing, link=faster)

@@ -4,7 +4,7 @@ from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from late import PROMISES, Deck, Fcfs, Shortest, decodes, prefills, unified
+from late import PROMISES, Deck, Fcfs, PutsOff, Shortest, decodes, prefills, unified
 
 from orchestrator.core.choosing import Step
 from orchestrator.core.contracts import Assign, Bind, Reject, Spent
@@ -365,86 +365,6 @@ class TestPolicies:
         assert deck.decision("b") == "->p1/d0"
 
 
-class Planned:
-    """Plans whatever it is told to."""
-
-    def __init__(self, plan):
-        self._plan = plan
-
-    def key(self, waiting):
-        return waiting.arrived_s
-
-    def plan(self, queue, now_s, endpoints):
-        return self._plan(queue)
-
-
-class TestPlans:
-    def ask(self, deck, n=4):
-        deck.ask("busy", 1000)
-        for i in range(n):
-            deck.at(0.01 * (i + 1))
-            deck.ask(f"r{i}", 1000)
-
-    def went(self, deck, n=4):
-        return [f"r{i}" for i in range(n) if deck.decision(f"r{i}") != "wait"]
-
-    def test_a_plan_is_followed(self):
-        deck = pair(order=Planned(lambda queue: queue[::-1]))
-        self.ask(deck)
-        deck.prefilled("busy")
-        assert self.went(deck) == ["r3"]
-
-    def test_what_a_plan_leaves_out_goes_after_it(self):
-        deck = pair(order=Planned(lambda queue: queue[2:3]))
-        self.ask(deck)
-        deck.prefilled("busy")
-        assert self.went(deck) == ["r2"]
-        for done, then in (
-            ("r2", {"r2", "r3"}),
-            ("r3", {"r0", "r2", "r3"}),
-            ("r0", {"r0", "r1", "r2", "r3"}),
-        ):
-            deck.prefilled(done)
-            assert set(self.went(deck)) == then
-
-    def test_an_empty_plan_starves_nobody(self):
-        deck = pair(order=Planned(lambda queue: []))
-        self.ask(deck)
-        deck.prefilled("busy")
-        assert self.went(deck) == ["r0"]
-
-    def test_one_that_holds_what_was_never_queued_or_was_sent_is_passed_over(self):
-        kept = []
-
-        def stale(queue):
-            kept.extend(queue)
-            return kept[:1] * 3 + list(queue) if len(kept) > len(queue) else queue
-
-        deck = pair(order=Planned(stale))
-        self.ask(deck)
-        last = "busy"
-        for i in range(4):
-            deck.prefilled(last)
-            last = f"r{i}"
-            assert deck.decision(last) == "->p0/d0"
-
-    def test_one_that_repeats_itself_sends_each_once(self):
-        deck = pair(order=Planned(lambda queue: [*queue, *queue]))
-        self.ask(deck)
-        deck.prefilled("busy")
-        assert self.went(deck) == ["r0"]
-
-    def test_one_that_sorts_what_it_is_given_cannot_harm_the_queue(self):
-        def meddle(queue):
-            assert not hasattr(queue, "sort")
-            return sorted(queue, key=lambda w: -w.arrived_s)
-
-        deck = pair(order=Planned(meddle))
-        self.ask(deck)
-        deck.prefilled("busy")
-        assert self.went(deck) == ["r3"]
-
-
 class TestReserves:
     def test_a_share_that_was_used_is_used_up(self):
         classes = {"chat": SloClass("chat"), "long": SloClass("long", reserve=0.25)}
@@ -651,8 +571,8 @@ FLEET = [
 class Storm:
     """Things that may happen to a request, the `who`-th, or to an endpoint; `x` is any number."""
 
-    def __init__(self, plans):
-        order = Planned(lambda queue: queue[len(queue) // 2 :]) if plans else None
+    def __init__(self, defers):
+        order = PutsOff(lambda queue: queue[len(queue) // 2 :]) if defers else None
         self.deck = Deck(FLEET, classes=CLASSES, unit_tokens=300, hand_ahead_s=0.05, order=order, max_queue=9)
         self.over = set()
         self.deeds = (
@@ -732,9 +652,9 @@ class Storm:
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 14), st.integers(1, 12_000)), max_size=90),
     st.booleans(),
 )
-def test_whatever_breaks_each_request_is_decided_once_and_nothing_stays(events, plans):
+def test_whatever_breaks_each_request_is_decided_once_and_nothing_stays(events, defers):
     """Endpoints of every kind come, go, restart, fill up, and report late; classes, pools and retries too."""
-    storm = Storm(plans)
+    storm = Storm(defers)
     deck = storm.deck
     for event in events:
         storm.do(*event)

@@ -508,14 +508,15 @@ class TestRefusals:
 class TestSpare:
     def deck(self, n=8, **kwargs):
         ends = [*prefills(*(f"p{i}" for i in range(n))), *decodes("d0")]
-        return Deck(ends, classes={"chat": SloClass("chat", ttft=Target(90.0))}, **kwargs)
+        classes = {"chat": SloClass("chat", ttft=Target(3.0)), "easy": SloClass("easy", ttft=Target(90.0))}
+        return Deck(ends, classes=classes, **kwargs)
 
     def test_long_prefills_leave_an_endpoint_to_short_ones_while_such_come(self):
         deck = self.deck()
         deck.ask("short", 100, slo_class="chat")
         deck.prefilled("short")
         for i in range(8):
-            deck.ask(f"long{i}", 4000, slo_class="chat")
+            deck.ask(f"long{i}", 4000, slo_class="easy")
         assert [deck.decision(f"long{i}") for i in range(8)].count("wait") == 1
         deck.ask("next", 100, slo_class="chat")
         assert deck.decision("next").startswith("->")
@@ -523,7 +524,7 @@ class TestSpare:
     def test_where_no_short_ones_come_they_take_all(self):
         deck = self.deck()
         for i in range(8):
-            deck.ask(f"long{i}", 4000, slo_class="chat")
+            deck.ask(f"long{i}", 4000, slo_class="easy")
         assert [deck.decision(f"long{i}") for i in range(8)].count("wait") == 0
 
     def test_nor_for_short_ones_without_a_promise(self):
@@ -531,7 +532,7 @@ class TestSpare:
         deck.ask("short", 100)
         deck.prefilled("short")
         for i in range(8):
-            deck.ask(f"long{i}", 4000, slo_class="chat")
+            deck.ask(f"long{i}", 4000, slo_class="easy")
         assert [deck.decision(f"long{i}") for i in range(8)].count("wait") == 0
 
     def test_a_small_fleet_keeps_none(self):
@@ -539,8 +540,27 @@ class TestSpare:
         deck.ask("short", 100, slo_class="chat")
         deck.prefilled("short")
         for i in range(2):
-            deck.ask(f"long{i}", 4000, slo_class="chat")
+            deck.ask(f"long{i}", 4000, slo_class="easy")
         assert [deck.decision(f"long{i}") for i in range(2)].count("wait") == 0
+
+    def test_nor_for_short_ones_that_can_wait_until_it_is_over(self):
+        deck = self.deck()
+        deck.ask("short", 100, slo_class="easy")
+        deck.prefilled("short")
+        for i in range(8):
+            deck.ask(f"long{i}", 4000, slo_class="easy")
+        assert [deck.decision(f"long{i}") for i in range(8)].count("wait") == 0
+
+    def test_who_could_wait_least_counts_for_half_a_minute(self):
+        deck = self.deck()
+        for name, slo_class in (("hurried", "chat"), ("patient", "easy")):
+            deck.ask(name, 100, slo_class=slo_class)
+            deck.prefilled(name)
+        (lane,) = deck.scheduler._board.lanes.values()
+        assert [short.slack_s for short in lane.shorts.values()] == pytest.approx([2.9] * 2, abs=0.05)
+        deck.at(31.0)
+        deck.ask("another", 100, slo_class="easy")
+        assert [short.slack_s for short in lane.shorts.values()] == pytest.approx([89.9] * 2, abs=0.05)
 
 
 class TestFleetChanges:

@@ -1,13 +1,15 @@
-"""moore-hodgson: on one endpoint no plan has more on time; on several, those in front are on time."""
+"""moore-hodgson: on one endpoint nobody could put off fewer; on several, those who stay are on time."""
 
 import itertools
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.policy.build import make_policy
 from orchestrator.policy.testing import make_waiting
+from policies.orders.moore_hodgson import CROWD
 
 POLICY = make_policy("moore-hodgson", {})
 
@@ -18,13 +20,17 @@ def waiting(work_s, slack_s, now_s=0.0):
     return make_waiting(work_s=work_s, latest_start_s=start_s, first_token_by_s=start_s + work_s)
 
 
-def by_key(jobs):
-    return sorted(jobs, key=POLICY.key)
+def split(jobs, endpoints=1):
+    """Those who stay, who is due first at the front, and those put off; as if nobody came meanwhile."""
+    deferred = POLICY.defer(tuple(jobs), 0.0, endpoints * CROWD)
+    assert len(set(map(id, deferred))) == len(deferred)
+    out = {id(w) for w in deferred}
+    return sorted((w for w in jobs if id(w) not in out), key=POLICY.key), deferred
 
 
-def on_time(jobs, endpoints=1, now_s=0.0):
+def on_time(jobs, endpoints=1):
     """How many of `jobs`, one after the other on the first endpoint that is free, start in time."""
-    free = [now_s] * endpoints
+    free = [0.0] * endpoints
     good = 0
     for job in jobs:
         start_s = min(free)
@@ -33,7 +39,7 @@ def on_time(jobs, endpoints=1, now_s=0.0):
     return good
 
 
-# Whole seconds, so that sums are exact.
+# Whole seconds times what the sums are divided by, so that they are exact.
 jobs = st.lists(
     st.builds(
         waiting,
@@ -47,48 +53,43 @@ jobs = st.lists(
 
 @given(jobs)
 def test_on_one_endpoint_no_subset_is_larger(given):
-    queue = by_key(given)
-    plan = POLICY.plan(queue, 0.0, 1)
-    assert sorted(map(id, plan)) == sorted(map(id, queue))
+    stay, deferred = split(given)
+    assert len(stay) + len(deferred) == len(given)
     most = max(
         n
-        for n in range(len(queue) + 1)
-        for some in itertools.combinations(queue, n)
-        if on_time(sorted(some, key=lambda w: w.first_token_by_s)) == n
+        for n in range(len(given) + 1)
+        for some in itertools.combinations(given, n)
+        if on_time(sorted(some, key=POLICY.key)) == n
     )
-    front = sorted(plan[:most], key=lambda w: w.first_token_by_s)
-    assert on_time(front) == most
+    assert len(stay) == on_time(stay) == most
 
 
 @given(jobs, st.integers(2, 4))
-def test_on_several_endpoints_those_in_front_are_on_time(given, endpoints):
-    queue = by_key(given)
-    plan = POLICY.plan(queue, 0.0, endpoints)
-    assert sorted(map(id, plan)) == sorted(map(id, queue))
-    # Those in front are as sorted as the queue was; where that ends, those put off begin.
-    places = {id(w): i for i, w in enumerate(queue)}
-    order = [places[id(w)] for w in plan]
-    breaks = [i for i in range(1, len(order)) if order[i] < order[i - 1]]
-    assert len(breaks) <= 1
-    front = plan[: breaks[0]] if breaks else plan
-    if breaks:
-        served = sorted(front, key=lambda w: w.latest_start_s + w.work_s)
-        assert on_time(served, endpoints) == len(front)
+def test_on_several_endpoints_those_who_stay_are_on_time(given, endpoints):
+    stay, deferred = split(given, endpoints)
+    assert len(stay) + len(deferred) == len(given)
+    assert on_time(stay, endpoints) == len(stay)
 
 
 def test_the_longest_is_put_off_and_not_the_last():
     long, short, other = waiting(10.0, 0.5), waiting(1.0, 10.4), waiting(1.0, 10.5)
-    assert POLICY.plan([short, other, long], 0.0, 1) == [short, other, long]
+    assert split([short, other, long]) == ([short, other], [long])
     early, late = waiting(2.0, 0.0), waiting(1.0, 1.5)
-    assert POLICY.plan([late, early], 0.0, 1) == [late, early]
+    assert split([late, early]) == ([late], [early])
 
 
 def test_one_that_is_too_late_on_its_own_does_not_push_out_another():
     fine, hopeless = waiting(3.0, 1.0), waiting(1.0, -2.0)
-    assert POLICY.plan([hopeless, fine], 0.0, 1) == [fine, hopeless]
+    assert split([hopeless, fine]) == ([fine], [hopeless])
 
 
-def test_the_order_given_stays_among_equals():
-    """The queue's order has more in it than the key, such as priority."""
-    queue = [waiting(2.0, 9.0), waiting(1.0, 9.0), waiting(0.5, -1.0), waiting(3.0, 9.0)]
-    assert POLICY.plan(queue, 0.0, 1) == [queue[0], queue[1], queue[3], queue[2]]
+def test_nobody_is_put_off_for_one_that_is_promised_nothing():
+    plain = make_waiting(work_s=50.0, latest_start_s=inf, first_token_by_s=inf)
+    fine = waiting(3.0, 1.0)
+    assert split([plain, fine]) == ([fine, plain], [])
+
+
+@pytest.mark.parametrize(("second_s", "stays"), [(8.2, True), (8.1, False)])
+def test_a_quarter_is_left_to_those_who_come_meanwhile(second_s, stays):
+    first, second = waiting(13.0, 0.0), waiting(6.0, second_s)
+    assert POLICY.defer([first, second], 0.0, 2.0) == ([] if stays else [first])

@@ -244,6 +244,16 @@ def test_slow_instances_are_not_what_their_profile_says() -> None:
     assert fleet.units[0].endpoint.facts["prior"] == fleet.units[1].endpoint.facts["prior"]
 
 
+def test_hardware_of_two_speeds_is_two_pools_with_profiles_of_their_own() -> None:
+    fleet = published(2, 1, speeds=(1.0, 0.5))
+    first, second = replay(entries((0.0, 8192, 2), (0.0, 8192, 2)), fleet).lives
+    assert second.prefilled_s - 0.005 == pytest.approx(2 * (first.prefilled_s - 0.005))  # type: ignore[operator]
+    fast, slow = fleet.units[:2]
+    assert (fast.endpoint.pool, slow.endpoint.pool) == ("prefill", "prefill-0.5x")
+    token_s = [unit.endpoint.facts["prior"]["prefill"]["token_s"] for unit in (fast, slow)]
+    assert token_s[1] == pytest.approx(2 * token_s[0])
+
+
 def test_noise_is_drawn_from_what_was_passed_in() -> None:
     fleet = published(1, 1, noise=0.1)
     trace = entries((0.0, 8192, 50), (1.0, 8192, 50))
