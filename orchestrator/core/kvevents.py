@@ -86,7 +86,9 @@ class Feed:
     number from which a replay is wanted, None: none is; `asked` counts the replays asked for, so that whoever
     runs one sees that it is superseded. A replay begins with the last batch that is known already: another
     one under the same number is another process's. Every live batch is handed in (`live`), and once a replay
-    was asked for what came of it (`replayed`, then `replay_ended`).
+    was asked for what came of it (`replayed`, then `replay_ended`). A replay with a hole, or without an end,
+    is asked for again from there as long as each brings something: engines send it in one go, and ZeroMQ
+    drops what its queue does not take.
     """
 
     def __init__(self, *, replays: bool = True) -> None:
@@ -99,6 +101,8 @@ class Feed:
         self._replays = replays
         self._next = 0
         self._mark = 0
+        self._asked_next = 0
+        """What `_next` was when the replay was asked for."""
         self._newest = -1
         self._begun = False
         self._seen = False
@@ -146,6 +150,8 @@ class Feed:
                 # This replay begins in the middle of the new life.
                 self._ask()
             self._stranger = False
+        elif number > self._next and self._brought:
+            self._ask()
         elif number > self._next or (number == self._next and self._stranger):
             self._lost(number, batch, steps)
         elif number == self._next:
@@ -153,8 +159,11 @@ class Feed:
         return steps
 
     def replay_ended(self, *, failed: bool = False) -> list[Step]:
-        """The replay is over. `failed`: nothing is known of what it would have told."""
+        """The replay is over. `failed`: it has no end, and nothing is known of what it would have told."""
         steps: list[Step] = []
+        if self._brought and (failed or min(self._held, default=0) > self._next):
+            self._ask()
+            return steps
         held, self._held = self._held, {}
         self.asks = None
         if failed:
@@ -174,10 +183,16 @@ class Feed:
                 self._lost(number, batch, steps)
         return steps
 
+    @property
+    def _brought(self) -> bool:
+        """Whether the replay has brought anything yet."""
+        return self._next > self._asked_next
+
     def _ask(self) -> None:
         self.asks = max(0, self._next - 1)
         self.asked += 1
         self._seen = False
+        self._asked_next = self._next
 
     def _hold(self, number: int, batch: bytes) -> None:
         if len(self._held) >= HELD_BATCHES:

@@ -18,7 +18,10 @@ END = b"\xff" * 8
 """The number that ends a replay."""
 
 REPLAY_S = 5.0
-"""How long a replay may take to go on; engines answer between two steps."""
+"""How long a replay may take to begin; engines answer between two steps."""
+
+STALL_S = 1.0
+"""How long it may take to go on, once it has begun: engines send it in one go."""
 
 AGAIN_S = 10.0
 """After a replay that failed, the next is tried so much later."""
@@ -149,15 +152,17 @@ class KvFeed:
             self._end_replay()
             self._take(self.feed.replay_ended())
         else:
-            self._time(REPLAY_S, self._timed_out)
+            self._time(STALL_S, self._timed_out)
             self._take(self.feed.replayed(int.from_bytes(number, "big"), batch))
         self._ask()
 
     def _timed_out(self) -> None:
-        log.warning("no replay of KV events", extra={"source": self.source.replay})
+        log.warning("no replay of KV events, or no end of it", extra={"source": self.source.replay})
         self._end_replay()
         self._take(self.feed.replay_ended(failed=True))
-        self._time(AGAIN_S, self._retry)
+        if self.feed.asks is None:
+            self._time(AGAIN_S, self._retry)
+        self._ask()
 
     def _retry(self) -> None:
         self.feed.connected()

@@ -125,6 +125,49 @@ def test_the_same_process_after_a_broken_connection_goes_on():
     assert replay(feed, {0: b(0), 1: b(1)}) == [b(1)]
 
 
+def dropping(feed, batches, *, most):
+    """As `replay`, but `most` messages of each arrive, and neither the rest nor the end."""
+    steps, times = [], 0
+    while feed.asks is not None:
+        times += 1
+        sent = [(n, batch) for n, batch in sorted(batches.items()) if n >= feed.asks]
+        for number, batch in sent[:most]:
+            steps += feed.replayed(number, batch)
+        steps += feed.replay_ended(failed=len(sent) > most)
+    return steps, times
+
+
+def test_a_replay_without_its_end_is_gone_on_with_from_there():
+    feed = Feed()
+    steps, times = dropping(feed, {n: b(n) for n in range(10)}, most=4)
+    assert steps == [Reset(BEGUN), *(b(n) for n in range(10))]
+    assert times == 3
+
+
+def test_a_replay_that_brings_nothing_more_is_given_up():
+    feed = Feed()
+    steps, times = dropping(feed, {n: b(n) for n in range(10)}, most=1)
+    assert steps == [Reset(BEGUN), b(0), Reset(LOST)]
+    assert times == 2
+
+
+def test_a_hole_in_a_replay_is_asked_for_again():
+    feed = Feed()
+    assert feed.replayed(0, b(0)) == [Reset(BEGUN), b(0)]
+    before = feed.asked
+    assert feed.replayed(5, b(5)) == []
+    assert (feed.asked, feed.asks) == (before + 1, 0)
+    assert replay(feed, {n: b(n) for n in range(7)}) == [b(n) for n in range(1, 7)]
+
+
+def test_what_is_missing_between_a_replay_and_live_batches_is_asked_for_again():
+    feed = Feed()
+    feed.live(6, b(6))
+    feed.replayed(0, b(0))
+    assert feed.replay_ended() == []
+    assert replay(feed, {n: b(n) for n in range(6)}) == [b(n) for n in range(1, 7)]
+
+
 def test_a_replay_that_fails_leaves_nothing_believed():
     feed = Feed()
     feed.live(4, b(4))
