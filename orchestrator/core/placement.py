@@ -58,6 +58,10 @@ class Seat:
     gpus: tuple[int, ...] = ()
 
 
+NOBODY: Mapping[str, tuple[Seat, ...]] = {}
+"""Who holds seats already, where nobody does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Clash:
     """Why `owner` could not be placed as asked."""
@@ -74,13 +78,19 @@ class Placed:
     clashes: list[Clash] = field(default_factory=list)
 
 
-def seat(demands: Sequence[Demand], nodes: Sequence[NodeSpace]) -> Placed:
+def seat(
+    demands: Sequence[Demand],
+    nodes: Sequence[NodeSpace],
+    held: Mapping[str, tuple[Seat, ...]] = NOBODY,
+) -> Placed:
     """Seats for each demand; no GPU is given twice.
 
-    Pinned demands go first, then the largest and those with the fewest nodes to choose from, the first of
-    every pool before the second of any. Where one finds no room, an earlier one makes way if it can. On its
-    node each gets, in the order of `demands`, an aligned run of GPUs where there is one (neighbours share
-    switches and NUMA nodes), else the lowest free ones.
+    Pinned demands go first, then those that stay where they are (`held`, by owner, as far as that is still
+    what is asked for), then the largest and those with the fewest nodes to choose from, the first of every
+    pool before the second of any. Where one finds no room, an earlier one makes way if it can, one that
+    would stay after all others; where more find room if nobody stays, nobody does. On its node each gets, in
+    the order of `demands`, an aligned run of GPUs where there is one (neighbours share switches and NUMA
+    nodes), else the lowest free ones.
     """
     placed = Placed()
     booked: dict[tuple[str, int], str] = {}
@@ -89,16 +99,56 @@ def seat(demands: Sequence[Demand], nodes: Sequence[NodeSpace]) -> Placed:
         if demand.pinned is not None:
             _pin(demand, by_name, booked, placed)
     table = _Table(by_name, booked, placed.seats, demands)
-    for demand in sorted((d for d in demands if d.pinned is None), key=_urgency):
+    stays = _staying(demands, by_name, booked, held)
+    for demand in demands:
+        if demand.owner in stays:
+            table.put(demand, tuple(seat.node for seat in stays[demand.owner]))
+    free = (d for d in demands if d.pinned is None and d.owner not in stays)
+    for demand in sorted(free, key=_urgency):
         if demand.gpus % demand.nnodes:
             message = f"its {_gpus(demand.gpus)} cannot be spread evenly over {demand.nnodes} nodes"
             placed.clashes.append(Clash(demand.owner, message))
         elif not table.place(demand, set()):
             placed.clashes.append(Clash(demand.owner, table.lack(demand)))
+    for owner, seats in stays.items():
+        if table.chosen[owner] == tuple(seat.node for seat in seats):
+            placed.seats[owner] = seats
+            booked.update({(seat.node, gpu): owner for seat in seats for gpu in seat.gpus})
     for demand in demands:
-        if chosen := table.chosen.get(demand.owner):
+        chosen = table.chosen.get(demand.owner)
+        if chosen and demand.owner not in placed.seats:
             placed.seats[demand.owner] = tuple(_take(demand, by_name[n], booked) for n in chosen)
+    if placed.clashes and stays:
+        # Those that span nodes make nobody move, so somebody may be in their way.
+        anew = seat(demands, nodes)
+        return anew if len(anew.clashes) < len(placed.clashes) else placed
     return placed
+
+
+def _staying(
+    demands: Sequence[Demand],
+    nodes: Mapping[str, NodeSpace],
+    booked: Mapping[tuple[str, int], str],
+    held: Mapping[str, tuple[Seat, ...]],
+) -> dict[str, tuple[Seat, ...]]:
+    """Of those that hold seats, who may keep them: they are what it asks for, there, and nobody else's."""
+    stays: dict[str, tuple[Seat, ...]] = {}
+    taken = set(booked)
+    for demand in demands:
+        seats = held.get(demand.owner, ())
+        gpus = {(seat.node, gpu) for seat in seats for gpu in seat.gpus}
+        if (
+            demand.pinned is None
+            and len(seats) == len({seat.node for seat in seats}) == demand.nnodes
+            and all(seat.node in demand.nodes and seat.node in nodes for seat in seats)
+            and all(len(seat.gpus) == len(set(seat.gpus)) == demand.share for seat in seats)
+            and demand.share * demand.nnodes == demand.gpus
+            and all(gpu in nodes[name].gpus for name, gpu in gpus)
+            and taken.isdisjoint(gpus)
+        ):
+            stays[demand.owner] = seats
+            taken |= gpus
+    return stays
 
 
 def _urgency(demand: Demand) -> tuple[int, int, int, int]:
@@ -173,7 +223,7 @@ class _Table:
         """
         nodes = self._choose(demand, tried)
         if nodes:
-            self._put(demand, nodes)
+            self.put(demand, nodes)
             return True
         return demand.nnodes == 1 and self._make_way(demand, tried)
 
@@ -226,12 +276,13 @@ class _Table:
                     continue
                 before = self._lift(other)
                 if self.place(other, tried):
-                    self._put(demand, (name,))
+                    self.put(demand, (name,))
                     return True
-                self._put(other, before)
+                self.put(other, before)
         return False
 
-    def _put(self, demand: Demand, nodes: tuple[str, ...]) -> None:
+    def put(self, demand: Demand, nodes: tuple[str, ...]) -> None:
+        """Give it these nodes, which have room."""
         self._placed[demand.owner] = demand
         self.chosen[demand.owner] = nodes
         self._count(demand, nodes, 1)

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.errors import LaunchError
+from orchestrator.topology import lockfile
 
 LOCK_TRIES = 5
 LOCK_PAUSE_S = 0.02
@@ -61,7 +62,7 @@ class StateDir:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(os.path.abspath(Path(root).expanduser()))
         self.plan = self.root / "plan.json"
-        self.lockfile = self.root / "lock.json"
+        self.lockfile = self.root / lockfile.FILE
         self.db = self.root / "state.db"
         self.lock = self.root / "controller.lock"
         self.control = self.root / "control.sock"

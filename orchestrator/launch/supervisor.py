@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -230,6 +231,9 @@ class Supervisor:
                 keeper.ask(Event.KILL if self._forced else Event.STOP)
             await fleet.until_all(keepers, {State.STOPPED})
         await self._shell.launcher.sweep_strays(())
+        # Nothing is launched any more: the next plan need not leave anything where it was.
+        with suppress(OSError):  # as good as gone: what it names is stopped, and whoever reads it finds that
+            self._shell.state.lockfile.unlink()
         self._swept = True
 
     def _begin(self, work: Callable[[], Awaitable[str]]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core.fabric import Fabric
+from orchestrator.core.placement import Seat
 from orchestrator.core.transfer import KvShape
 from orchestrator.engines.base import Carriage, Engine
 from orchestrator.engines.capabilities import Capabilities
@@ -69,6 +70,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Where a process was launched: its seat, and its ports by purpose."""
+
+    seat: Seat
+    ports: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     """All that `build` looks at; nothing else, so that equal inputs give equal plans.
 
@@ -95,5 +104,7 @@ class Inputs:
     tls_fault: tuple[str, str] | None = None
     tables: Mapping[str, Capabilities] = field(default_factory=dict)
     """Tables of flags and variables that pools bring themselves, by pool."""
+    held: Mapping[str, Held] = field(default_factory=dict)
+    """What was launched already, by process; it stays where it is as far as the topology still allows it."""
     found: tuple[Problem, ...] = ()
     """What was found while reading, and keeps nobody from a plan."""

@@ -50,13 +50,15 @@ def lay_out(inputs: Inputs) -> Layout:
     nodes = inputs.topology.hosts
     spaces = [NodeSpace(n.name, n.gpus, *n.ports, rack=n.rack or "") for n in nodes]
     launched = [part for part in inputs.parts if part.pool.external is None]
-    placed = seat([d for part in launched for d in _demands(inputs, part, nodes)], spaces)
+    wanted = [d for part in launched for d in _demands(inputs, part, nodes)]
+    placed = seat(wanted, spaces, {demand.owner: _held_seats(inputs, demand) for demand in wanted})
     layout = Layout(seats=placed.seats)
     layout.problems += _gpu_problems(inputs, placed.clashes)
     for index, node in enumerate(nodes):
         demands = [d for part in launched for d in _port_demands(part, node, placed.seats)]
         pools = [part.name for part in launched]
-        ports, clashes = assign_ports(demands, spaces[index], _fixed(inputs, node), pools)
+        held = {name: one.ports for name, one in inputs.held.items() if one.seat.node == node.name}
+        ports, clashes = assign_ports(demands, spaces[index], _fixed(inputs, node), pools, held)
         layout.ports.update(ports)
         for clash in clashes:
             problem = inputs.source.problem(
@@ -67,6 +69,12 @@ def lay_out(inputs: Inputs) -> Layout:
             )
             layout.problems.append(problem)
     return layout
+
+
+def _held_seats(inputs: Inputs, demand: Demand) -> tuple[Seat, ...]:
+    """Where the processes of an instance were launched, if all of them were."""
+    names = [process_name(demand.owner, rank) for rank in range(demand.nnodes)]
+    return tuple(inputs.held[name].seat for name in names if name in inputs.held)
 
 
 def _demands(inputs: Inputs, part: Part, nodes: Sequence[Node]) -> list[Demand]:

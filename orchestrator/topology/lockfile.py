@@ -7,15 +7,21 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from orchestrator import __version__
+from orchestrator.core.placement import Seat
 from orchestrator.engines.base import Word
 from orchestrator.topology import plan as plans
+from orchestrator.topology.inputs import Held
 from orchestrator.topology.mask import masked, shown
 from orchestrator.topology.plan import Plan, RouterPlan
+
+FILE = "lock.json"
+"""Its name in the state directory."""
 
 SCHEMA = 1
 """Of the file; another one is not read."""
@@ -112,6 +118,24 @@ def parse(data: bytes) -> Lockfile:
     if lock.schema != SCHEMA:
         raise ValueError(f"schema {lock.schema}")
     return lock
+
+
+def held(folder: Path, name: str) -> dict[str, Held]:
+    """Where the processes of the deployment `name` were launched, by its lockfile in a state directory.
+
+    Empty where there is none that can be read, or it is of one node of several: others could not know of it.
+    """
+    try:
+        lock = parse((folder / FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    if lock.node is not None or lock.name != name:
+        return {}
+    return {
+        process: Held(Seat(of.node, of.devices), of.ports)
+        for process, of in lock.processes.items()
+        if process != ROUTER
+    }
 
 
 def _processes(plan: Plan) -> Iterator[tuple[str, Locked]]:

@@ -26,6 +26,7 @@ from orchestrator.topology.carriage import carried
 from orchestrator.topology.fabric import equipped, fabrics_of
 from orchestrator.topology.inputs import Inputs, Part
 from orchestrator.topology.load import Draft, draft
+from orchestrator.topology.lockfile import held
 from orchestrator.topology.model import config, vocab_size
 from orchestrator.topology.plan import Plan
 from orchestrator.topology.problems import close_to
@@ -97,12 +98,13 @@ def plan_file(
         Part(name, pool, references.adapters[name], references.profiles[name])
         for name, pool in topology.pools.items()
     ]
+    state = state_dir(found, node)
     inputs = Inputs(
         topology=topology,
         source=found.source,
         file=str(path.absolute()),
         folder=found.folder,
-        state_dir=state_dir(found, node),
+        state_dir=state,
         parts=carried(topology, parts, known),
         python=python,
         versions=versions,
@@ -114,6 +116,7 @@ def plan_file(
         kv=_kv(found),
         tls_fault=_tls_fault(found, node),
         tables=own_tables,
+        held=held(Path(state), topology.name) if node is None else {},
     )
     plan = _built(inputs, found.unset, shown_only)
     return replace(plan, sources=sources(found, path, references.files), node=node)

@@ -201,3 +201,85 @@ def _matching(choices: list[list[str]]) -> int:
         return max([without, *(1 + best(n + 1, free - {c}) for c in choices[n] if c in free)])
 
     return best(0, frozenset("abcde"))
+
+
+def held(placed: Placed) -> dict[str, tuple[Seat, ...]]:
+    return dict(placed.seats)
+
+
+def test_who_holds_a_seat_keeps_it_when_others_come() -> None:
+    first = seat([demand("decode-0", 2, "a"), demand("decode-1", 2, "a")], [node()])
+    more = [demand("new-0", 4, "a"), demand("decode-0", 2, "a"), demand("decode-1", 2, "a")]
+    assert seat(more, [node()]).seats["decode-0"] != first.seats["decode-0"], "it would have moved"
+    again = seat(more, [node()], held(first))
+    assert {name: again.seats[name] for name in first.seats} == first.seats
+    assert again.seats["new-0"] == (Seat("a", (4, 5, 6, 7)),)
+
+
+def test_a_seat_is_kept_only_as_far_as_it_is_what_is_asked_for() -> None:
+    seats = {
+        "wider": (Seat("a", (6, 7)),),
+        "elsewhere": (Seat("b", (0, 1)),),
+        "without": (Seat("a", (8, 9)),),
+        "twice": (Seat("a", (2, 3)),),
+        "also": (Seat("a", (3, 4)),),
+    }
+    demands = [
+        demand("wider", 4, "a"),
+        *(demand(name, 2, "a") for name in ("elsewhere", "without", "twice", "also")),
+    ]
+    nodes = [NodeSpace("a", (*range(8), *range(10, 16)), 20000, 29999), node("b")]
+    placed = seat(demands, nodes, seats)
+    assert not placed.clashes
+    assert placed.seats["twice"] == seats["twice"]
+    assert all(placed.seats[name] != seats[name] for name in seats if name != "twice")
+
+
+def test_pins_go_before_seats_that_are_held() -> None:
+    pinned = Demand("pinned", 2, ("a",), pinned=(0, 1))
+    placed = seat([demand("there", 2, "a"), pinned], [node()], {"there": (Seat("a", (1, 2)),)})
+    assert placed.seats["pinned"] == (Seat("a", (0, 1)),)
+    assert placed.seats["there"] == (Seat("a", (2, 3)),)
+
+
+def test_one_that_holds_a_seat_makes_way_before_anybody_is_refused() -> None:
+    demands = [demand("small", 1, "a", "b"), demand("large", 8, "a")]
+    placed = seat(demands, [node("a"), node("b", 4)], {"small": (Seat("a", (0,)),)})
+    assert where(placed) == {"small": "b", "large": "a"}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.sampled_from(CHOICES), st.integers(0, 2)), max_size=8),
+    st.lists(st.tuples(st.integers(0, 8), st.sampled_from(CHOICES), st.integers(0, 2)), max_size=4),
+    st.integers(0, 8),
+)
+def test_whoever_comes_nobody_moves_unless_one_would_have_no_room(
+    wanted: list[tuple[int, tuple[str, ...], int]],
+    more: list[tuple[int, tuple[str, ...], int]],
+    between: int,
+) -> None:
+    old = [Demand(f"i-{n}", gpus, names, pool=str(p), index=n) for n, (gpus, names, p) in enumerate(wanted)]
+    new = [Demand(f"j-{n}", gpus, names, pool=str(p), index=n) for n, (gpus, names, p) in enumerate(more)]
+    nodes = [node(name) for name in "abc"]
+    first = seat(old, nodes)
+    both = [*old[:between], *new, *old[between:]]
+    placed = seat(both, nodes, held(first))
+    booked = Counter((s.node, gpu) for seats in placed.seats.values() for s in seats for gpu in s.gpus)
+    assert all(count == 1 for count in booked.values())
+    assert seat(old, nodes, held(first)).seats == first.seats
+    left = {
+        n.name: 8 - sum(len(s.gpus) for seats in first.seats.values() for s in seats if s.node == n.name)
+        for n in nodes
+    }
+    if all(sum(d.gpus for d in new if name in d.nodes) <= left[name] for name in left) and not first.clashes:
+        assert not placed.clashes
+        assert {name: placed.seats[name] for name in first.seats} == first.seats
+    assert len(placed.clashes) <= len(seat(both, nodes).clashes)
+
+
+def test_nobody_stays_where_that_would_leave_one_without_nodes() -> None:
+    wide = demand("w-0", 14, "a", "b", nnodes=2)
+    nodes = [node("a"), node("b"), node("c", 2)]
+    small = [demand("s-0", 2, "a", "c"), demand("s-1", 1, "b")]
+    placed = seat([*small, wide], nodes, {"s-0": (Seat("a", (0, 1)),), "s-1": (Seat("b", (0,)),)})
+    assert where(placed) == {"s-0": "c", "s-1": "b", "w-0": "a b"}

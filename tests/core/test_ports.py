@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 from hypothesis import given
@@ -84,3 +85,68 @@ def test_case_3_a_port_spoken_for_is_refused_with_both_holders() -> None:
     demands = [PortDemand("p-0", "p", 0, (("http", 1), ("bootstrap", 1)))]
     _, clashes = assign_ports(demands, node(), {20001: "router.listen"})
     assert clashes[0].message == "its bootstrap port 20001 is also that of router.listen"
+
+
+def demands_of(pools: dict[str, int]) -> list[PortDemand]:
+    """Demands of three ports for each instance, in the order of the pools."""
+    runs = (("http", 1), ("side", 2))
+    return [PortDemand(f"{pool}-{i}", pool, i, runs) for pool, count in pools.items() for i in range(count)]
+
+
+def test_a_pool_that_is_put_before_others_moves_nobody() -> None:
+    held, _ = assign_ports(demands_of({"decode": 2}), node(), {})
+    ports, clashes = assign_ports(demands_of({"first": 2, "decode": 2}), node(), {}, held=held)
+    assert not clashes
+    assert {name: ports[name] for name in held} == held
+    assert ports["first-0"]["http"] == 20020, "the next slot that is free"
+
+
+def test_ports_are_kept_only_as_far_as_they_are_what_is_asked_for() -> None:
+    demands = demands_of({"a": 5})
+    held = {
+        "a-0": {"http": 20500, "side": 20501},
+        "a-1": {"http": 20502, "side": 20503},  # of a-0
+        "a-2": {"http": 20600},  # too few
+        "a-3": {"http": 29998, "side": 29999},  # beyond the range
+        "a-4": {"http": 20700, "side": 20700},  # one twice
+    }
+    ports, clashes = assign_ports(demands, node(), {}, held=held)
+    assert not clashes
+    assert ports["a-0"] == held["a-0"]
+    assert {name: at["http"] for name, at in ports.items() if name != "a-0"} == {
+        "a-1": 20010, "a-2": 20020, "a-3": 20030, "a-4": 20040,
+    }  # fmt: skip
+
+
+def test_a_port_that_is_spoken_for_now_is_not_kept() -> None:
+    ports, clashes = assign_ports(
+        demands_of({"a": 1}), node(), {20501: "router.listen"}, held={"a-0": {"http": 20500, "side": 20501}}
+    )
+    assert not clashes
+    assert ports["a-0"]["http"] == 20000
+
+
+def test_nothing_is_kept_where_somebody_would_get_none() -> None:
+    held = {"a-0": {"http": 20002, "side": 20003}}
+    ports, clashes = assign_ports(demands_of({"a": 2}), node(20000, 20006), {}, held=held)
+    assert not clashes, "two runs of three fit into seven ports, but not around the middle"
+    assert ports["a-0"]["http"] == 20000
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.integers(0, 12)),
+    st.dictionaries(st.sampled_from("abcde"), st.integers(0, 25)),
+    st.randoms(),
+)
+def test_whatever_changes_those_who_stay_keep_their_ports(
+    before: dict[str, int], after: dict[str, int], rng: random.Random
+) -> None:
+    held, _ = assign_ports(demands_of(before), node(), {})
+    demands = demands_of(after)
+    rng.shuffle(demands)
+    ports, clashes = assign_ports(demands, node(), {}, held=held)
+    assert not clashes
+    assert ports.keys() == {d.owner for d in demands}
+    assert all(ports[name] == held[name] for name in ports.keys() & held.keys())
+    taken = Counter(p for at in ports.values() for p in (at["http"], at["side"], at["side"] + 1))
+    assert all(count == 1 for count in taken.values())

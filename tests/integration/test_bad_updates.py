@@ -16,6 +16,10 @@ def pids(made: Deployment) -> dict[str, int]:
     return {i["name"]: i["pid"] for i in json.loads(made.here("ps", "--json").stdout)}
 
 
+def urls(made: Deployment) -> dict[str, str]:
+    return {name: one["url"] for name, one in made.ps().items()}
+
+
 def test_what_runs_survives_every_bad_topology(deploy: Callable[..., Deployment]) -> None:
     made = deploy({"prefill": sim("prefill"), "decode": sim("decode", instances=2)}).up()
     good, before = json.dumps(made.topology), pids(made)
@@ -60,3 +64,23 @@ def test_a_roll_that_fails_leaves_the_rest_and_the_lockfile_says_so(
     assert [(c["name"], c["action"]) for c in back["changes"]] == [("decode-0", "replaced")]
     assert made.up() is made
     assert pids(made)["decode-1"] == before["decode-1"]
+
+
+def test_a_pool_above_the_others_moves_nobody_and_down_forgets(deploy: Callable[..., Deployment]) -> None:
+    made = deploy({"prefill": sim("prefill"), "decode": sim("decode", instances=2)}).up()
+    before, where = pids(made), urls(made)
+    made.topology["pools"] = {"early": sim("unified"), **made.topology["pools"]}
+    made.write()
+    told = json.loads(made.here("plan", "--diff", "--json").stdout)
+    assert [(c["name"], c["action"]) for c in told["changes"] if c["name"] != "router"] == [
+        ("early-0", "started")
+    ]
+    assert made.pdctl("up", "--detach").returncode == 0
+    after = pids(made)
+    assert {name: after[name] for name in before if name != "router"} == {
+        name: pid for name, pid in before.items() if name != "router"
+    }
+    assert {name: urls(made)[name] for name in where} == where
+    assert made.pdctl("down").returncode == 0
+    anew = made.pdctl("plan", "--json")
+    assert json.loads(anew.stdout)["instances"][0]["url"] == where["prefill-0"], "laid out from the start"

@@ -207,7 +207,7 @@ def digests(plan) -> dict[str, str]:
         ("router.listen=127.0.0.1:9000", {"router"}),
         ("router.limits.max_body=1MiB", {"router"}),
         ("scheduling.profile=random", {"router"}),
-        ("scheduling.profile=slo-moore-hodgson", set()),
+        ("scheduling.profile=slo-edf", set()),
         ("router.timeouts.total=1m", set()),
         ("pools.decode.labels.x=y", set()),
         ("pools.decode.ready_timeout=9s", set()),

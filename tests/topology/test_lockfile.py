@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.topology.lockfile import SCHEMA, dump, locked, parse
+from orchestrator.topology.lockfile import FILE, SCHEMA, dump, locked, parse
 
 UNIFIED = """\
 name: two
@@ -74,3 +74,62 @@ def test_another_schema_is_refused(site) -> None:
         parse(dump(replace(lock, schema=SCHEMA + 1)))
     with pytest.raises(ValueError):
         parse(b"not json")
+
+
+CHAT = """\
+name: chat
+model: {path: org/model}
+state_dir: ./state
+nodes:
+  - {name: a, address: 127.0.0.1, gpus: 8}
+pools:
+  decode: {role: decode, engine: sglang, instances: 2, tp: 2}
+  prefill: {role: prefill, engine: sglang, tp: 2}
+"""
+ABOVE = CHAT.replace("pools:\n", "pools:\n  early: {role: unified, engine: sglang, instances: 2}\n")
+
+
+def launched(site, plan) -> None:
+    (site.folder / "state").mkdir(exist_ok=True)
+    (site.folder / "state" / FILE).write_bytes(dump(locked(plan)))
+
+
+def digests(plan) -> dict[str, str]:
+    return {i.name: i.digest for i in plan.instances}
+
+
+def test_what_was_launched_stays_where_it_is_when_others_come(site) -> None:
+    before, moved = digests(site.plan(CHAT)), digests(site.plan(ABOVE))
+    assert all(moved[name] != digest for name, digest in before.items()), "without a lockfile all would move"
+    launched(site, site.plan(CHAT))
+    plan = site.plan(ABOVE)
+    assert {name: digests(plan)[name] for name in before} == before
+    assert sorted(i.devices for i in plan.instances) == [(0, 1), (2, 3), (4, 5), (6,), (7,)]
+    launched(site, plan)
+    assert digests(site.plan(ABOVE)) == digests(plan)
+    assert digests(site.plan(CHAT)) == before
+
+
+def test_what_is_asked_for_otherwise_now_is_placed_anew(site) -> None:
+    launched(site, site.plan(ABOVE))
+    plan = site.plan(ABOVE, "pools.prefill.tp=1", "nodes.0.ports=25000-25999")
+    assert all(25000 <= port <= 25999 for i in plan.instances for port in i.ports.values())
+    pinned = site.plan(ABOVE, "pools.prefill.pin=[{node: a, gpus: [0, 1]}]")
+    assert pinned.instance("prefill-0").devices == (0, 1)
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"{}", b'{"schema": 2}'])
+def test_a_lockfile_that_cannot_be_read_holds_nothing(site, spoilt: bytes) -> None:
+    (site.folder / "state").mkdir()
+    (site.folder / "state" / FILE).write_bytes(spoilt)
+    assert site.plan(CHAT).instance("decode-0").devices == (0, 1)
+
+
+def test_one_of_a_single_node_or_of_another_deployment_holds_nothing(site) -> None:
+    """Other nodes have another lockfile, and all have to make the same plan."""
+    plan = site.plan(ABOVE)
+    for other in (replace(plan, node="a"), replace(plan, name="other")):
+        launched(site, other)
+        assert digests(site.plan(CHAT)) == digests(site.plan(CHAT, "state_dir=./nowhere"))
+    launched(site, plan)
+    assert digests(site.plan(CHAT)) != digests(site.plan(CHAT, "state_dir=./nowhere"))
