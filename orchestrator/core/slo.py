@@ -46,6 +46,12 @@ class Target:
         return self.seconds + self.per_cold_prefill * cold_prefill_s
 
 
+Gap = tuple[float, float]
+"""A bound on the gaps between tokens in seconds, and the share of requests that keep it."""
+
+NO_GAP: Gap = (inf, 0.5)
+
+
 @frozen(frozen=True, slots=True)
 class SloClass:
     """A promise by name; None: nothing promised of that time.
@@ -80,7 +86,18 @@ class SloClass:
     @property
     def step_s(self) -> float:
         """The longest decode step that keeps both gap promises; infinite without one."""
-        return min((t.seconds for t in (self.itl, self.tpot) if t is not None), default=inf)
+        return self.gap[0]
+
+    @property
+    def gap(self) -> Gap:
+        """The stricter of both gap promises: its bound, and the share of requests that it is for."""
+        itl, tpot = self.itl, self.tpot
+        if itl is None or tpot is None:
+            one = itl or tpot
+            return NO_GAP if one is None else (one.seconds, one.quantile)
+        if itl.seconds == tpot.seconds:
+            return itl.seconds, max(itl.quantile, tpot.quantile)
+        return (itl.seconds, itl.quantile) if itl.seconds < tpot.seconds else (tpot.seconds, tpot.quantile)
 
     def first_token_by_s(self, arrived_s: float, cold_prefill_s: float, decode_s: float) -> float:
         """When the first token is due, for a request that will then decode for `decode_s`; inf: never.

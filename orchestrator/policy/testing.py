@@ -38,7 +38,8 @@ class FakePredictor:
     """A predictor that knows and learns nothing: the same for every endpoint but for its `speeds`.
 
     A prefill takes `token_s` for each uncached token, times the endpoint's speed factor (default 1; 2 is
-    half as fast); a hand-off `handoff_s`; a decode step `step`. The tail is `tail` times the median above it.
+    half as fast); a hand-off `handoff_s`; a decode step `step`. The tail of a first token is `tail` times the
+    median above it, that of a gap `itl_tail`.
     """
 
     version = 0
@@ -51,11 +52,12 @@ class FakePredictor:
         handoff_s: float = 0.02,
         step: Step = Step(0.012, 6e-5, 2e-8),
         tail: float = 0.0,
+        itl_tail: float = 0.0,
         tokens: int = 200,
     ) -> None:
         self._speeds = dict(speeds or {})
         self._token_s, self._handoff_s, self._step = token_s, handoff_s, step
-        self._tail, self._tokens = tail, tokens
+        self._tail, self._itl_tail, self._tokens = tail, itl_tail, tokens
 
     def prefill(self, endpoint: Endpoint) -> Curve:
         """Linear in the uncached tokens."""
@@ -75,8 +77,8 @@ class FakePredictor:
         return self._tail * predicted_s
 
     def itl_tail_s(self, endpoint: str, predicted_s: float, quantile: float) -> float:
-        """Nothing: the median is all there is."""
-        return 0.0
+        """`itl_tail` times the prediction, whatever the quantile."""
+        return self._itl_tail * predicted_s
 
     def output_tokens(self, slo_class: str | None, limit: int, quantile: float = 0.5) -> int:
         """`tokens`, within the limit."""

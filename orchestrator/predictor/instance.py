@@ -65,7 +65,8 @@ class Instance:
         self.prefill = Fit(prefill.coefs, prefill.speed_sd, prefill.shape_sds, kin=KIN)
         self.step_fit = Fit(step.coefs, step.speed_sd, step.shape_sds)
         self.tail = Tail(shared, spread_sd, prefill.speed_sd**2 + max(prefill.shape_sds) ** 2 / 2)
-        self.gaps = Tail(None, GAP_SD, step.speed_sd**2 + max(step.shape_sds) ** 2 / 2)
+        # Answers end at random, and some seconds apart: what one says of the next is in the step's fit.
+        self.gaps = Tail(None, GAP_SD, step.speed_sd**2 + max(step.shape_sds) ** 2 / 2, lifts=False)
         self.stages = {name: Stage() for name in STAGES}
         self.promises = Promises()
         self.curve = self._curve()
@@ -103,12 +104,16 @@ class Instance:
         return True
 
     def gap(self, batch: float, tokens: float, step_s: float, trust: float) -> bool:
-        """Learn from the mean gap of one answer, and how far off its prediction was; whether that is news."""
+        """Learn from the mean gap of one answer, and how far off its prediction was; whether that is news.
+
+        Of short answers only the former: their few gaps hold the wait for a step that had begun, which is not
+        the step's length.
+        """
         told = self.step_told
         off = score(step_s, told.base_s + told.request_s * batch + told.token_s * tokens)
         unsure = self._step_variance(batch, tokens)
         news = self.stepped(batch, tokens, step_s, trust)
-        if isfinite(off):
+        if trust >= 1.0 and isfinite(off):
             self.gaps.learn(off, unsure, self._step_variance(batch, tokens))
         return news
 

@@ -98,18 +98,26 @@ class Tail:
     Residuals are divided by the standard deviation expected at the time, so that those of a cold start or
     just after a shift, when the model is unsure of itself, can stand beside the others, and those of one
     endpoint beside those of its pool (`shared`). `spread_sd` and `unsure` are what to expect at first: how
-    far outcomes lie around a sure prediction, and the variance of the prediction itself.
+    far outcomes lie around a sure prediction, and the variance of the prediction itself. `lifts`: a miss
+    lifts the tail until the next hit.
     """
 
     __slots__ = (
-        "_asked", "_cache", "_credit", "_lift", "_own", "_shared", "_spread", "_unsure", "_usual", "seen",
-        "within",
+        "_asked", "_cache", "_credit", "_lift", "_lifts", "_own", "_shared", "_spread", "_unsure", "_usual",
+        "seen", "within",
     )  # fmt: skip
 
     def __init__(
-        self, shared: Window | None, spread_sd: float, unsure: float, credit: float = CREDIT
+        self,
+        shared: Window | None,
+        spread_sd: float,
+        unsure: float,
+        credit: float = CREDIT,
+        *,
+        lifts: bool = True,
     ) -> None:
         self.seen = 0
+        self._lifts = lifts
         self._credit = credit
         self._shared = shared
         self._own = Window(OWN if shared is not None else SHARED)
@@ -190,7 +198,7 @@ class Tail:
         return PRIOR_WIDTH * _NORMAL.inv_cdf(quantile)
 
     def _lifted(self, quantile: float) -> float:
-        return self._lift if quantile >= LIFTED_FROM else 0.0
+        return self._lift if self._lifts and quantile >= LIFTED_FROM else 0.0
 
 
 _LEAST = 0.01 * 0.01

@@ -23,8 +23,16 @@ from orchestrator.policy import (
 class PredictedItlParams(Params):
     """How sure it must be."""
 
-    tail: float = Field(default=1.25, ge=1)
-    """The tail of a gap as a multiple of its predicted median."""
+    tail: float | None = Field(default=None, ge=1)
+    """The tail of a gap as a multiple of its predicted median; none: as learned, at the class's quantile."""
+
+
+MOST_TAIL = 1.5
+"""A learned tail counts as at most so many times the median: of an endpoint that has shown little it is
+several times that, and nobody would be sent there to show more."""
+
+USUAL_QUANTILE = 0.99
+"""Where the request itself has no promise of its gaps, and others there have."""
 
 
 class PredictedItl:
@@ -47,18 +55,25 @@ class PredictedItl:
         predictor = context.predictor
         if predictor is None or context.role is Role.PREFILL:
             return candidates
-        own_s = inf if context.slo is None else context.slo.step_s
+        own_s, quantile = (inf, 0.0) if context.slo is None else context.slo.gap
+        quantile = USUAL_QUANTILE if own_s == inf else quantile
         kept = []
         for endpoint in candidates:
             bound_s = min(own_s, context.step_limit_s(endpoint.id))
             if endpoint.requests and bound_s < inf:
-                gap_s = self._tail * _gap_s(request, endpoint, context, predictor)
-                if gap_s > bound_s:
+                gap_s = _gap_s(request, endpoint, context, predictor)
+                if self._tail_of(endpoint, gap_s, quantile, predictor) * gap_s > bound_s:
                     continue
             kept.append(endpoint)
         if not kept and context.slo is not None and context.slo.unattainable is not Unattainable.REJECT:
             return candidates
         return kept
+
+    def _tail_of(self, endpoint: Endpoint, gap_s: float, quantile: float, predictor: Predictor) -> float:
+        """By what a gap's median is multiplied for its tail."""
+        if self._tail is not None or gap_s <= 0.0:
+            return self._tail or 1.0
+        return min(MOST_TAIL, 1.0 + predictor.itl_tail_s(endpoint.id, gap_s, quantile) / gap_s)
 
 
 def _gap_s(request: RequestView, endpoint: Endpoint, context: Context, predictor: Predictor) -> float:

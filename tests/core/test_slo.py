@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.slo import NO_PROMISE, Priority, SloClass, Target, Unattainable
+from orchestrator.core.slo import NO_GAP, NO_PROMISE, Priority, SloClass, Target, Unattainable
 
 times = st.floats(0.0, 1e4)
 
@@ -52,6 +52,13 @@ def test_no_promise_is_loosened_by_another(arrived_s, cold_s, decode_s, ttft_s, 
 )
 def test_the_stricter_gap_promise_bounds_a_step(slo, step_s):
     assert slo.step_s == step_s
+
+
+def test_of_equal_gap_promises_the_one_to_more_requests_counts():
+    slo = SloClass("both", itl=Target(0.04, 0.9), tpot=Target(0.04, 0.99))
+    assert slo.gap == (0.04, 0.99)
+    assert SloClass("itl", itl=Target(0.04, 0.9), tpot=Target(0.05, 0.99)).gap == (0.04, 0.9)
+    assert SloClass("none").gap == NO_GAP
 
 
 def test_the_quantile_is_the_first_tokens_else_the_last_ones():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from orchestrator.core.inflight import Ledger
 from orchestrator.core.late.decodes import Decodes, DecodeSide
+from orchestrator.core.late.gaps import Gaps
 from orchestrator.core.late.lanes import Lane, Signature
 from orchestrator.core.late.queue import Item
 from orchestrator.core.late.station import Station, computes_alone, slots_of
@@ -38,6 +39,7 @@ class Board:
         self._lane_of: dict[Kind, Lane] = {}
         self._beside: dict[str, tuple[Lane, ...]] = {}
         self._version = -1
+        self._gaps = Gaps(predictor)
 
     def lane(self, kind: Kind, *, keep: bool = False) -> Lane:
         """Where a kind of request waits; perhaps one that is not usable, which is kept only if `keep`.
@@ -108,6 +110,7 @@ class Board:
 
     def refresh(self) -> None:
         """Take the predictor's curves anew, if it has learned."""
+        self._gaps.forget()
         if self._version == self._predictor.version:
             return
         self._version = self._predictor.version
@@ -140,7 +143,7 @@ class Board:
         side = self.sides.get(endpoint.id)
         if side is None:
             step = self._predictor.step(endpoint)
-            self.sides[endpoint.id] = DecodeSide(endpoint, step, self.settings.overcommit)
+            self.sides[endpoint.id] = DecodeSide(endpoint, step, self.settings.overcommit, self._gaps)
         else:
             if side.endpoint.incarnation != endpoint.incarnation:
                 side.step = self._predictor.step(endpoint)

@@ -10,7 +10,9 @@ from math import inf
 from orchestrator.core.decisions import Waiting
 from orchestrator.core.frozen import record
 from orchestrator.core.inflight import Ledger, Sums
+from orchestrator.core.late.gaps import Gaps
 from orchestrator.core.prediction import Step
+from orchestrator.core.slo import Gap
 from orchestrator.core.types import Endpoint
 
 SAME, SAME_S = 0.02, 0.0005
@@ -26,7 +28,9 @@ attempt of the request has failed there."""
 class DecodeSide:
     """An endpoint that decodes: its memory, its batch, and the strictest gap promised to those in it.
 
-    `bounds` are the gaps promised to the requests there (request id to seconds), of those with a promise.
+    `bounds` are the gaps promised to the requests there, by request id, of those with a promise;
+    `strictest_s` is the least of them, `surest_s` the longest median step that keeps them all in the tail,
+    each at its quantile, as `gaps` tells it.
     `tokens` estimates the KV its steps read, `batch` the sequences in them. `kept_tokens` of its room are for
     `kept_for`, whom too many have overtaken.
     """
@@ -34,11 +38,13 @@ class DecodeSide:
     endpoint: Endpoint
     step: Step
     overcommit: float = 1.0
-    bounds: dict[str, float] = field(default_factory=dict)
+    gaps: Gaps | None = None
+    bounds: dict[str, Gap] = field(default_factory=dict)
     batch: int = 0
     tokens: int = 0
     free_tokens: float = inf
     strictest_s: float = inf
+    surest_s: float = inf
     used: int = 0
     """Which use of a decode side was the last of this one."""
     kept_for: Waiting | None = None
@@ -68,11 +74,19 @@ class DecodeSide:
         if total is not None and not requests:
             # Whatever a lone request needs, the engine alone can say that it does not fit.
             self.free_tokens = inf
-        self.strictest_s = min(self.bounds.values()) if self.bounds else inf
+        self.strictest_s = self.surest_s = inf
+        if self.bounds:
+            gaps = set(self.bounds.values())
+            self.strictest_s = min(gaps)[0]
+            self.surest_s = min([self.sure_s(gap) for gap in gaps])
 
     def step_s(self, more: int, tokens: int) -> float:
         """Seconds of a step with `more` sequences of `tokens` KV tokens together."""
         return self.step.seconds(self.batch + more, self.tokens + tokens)
+
+    def sure_s(self, gap: Gap) -> float:
+        """The longest median step with which a promised gap is kept in the tail."""
+        return gap[0] if self.gaps is None or gap[0] == inf else self.gaps.median_s(self.id, gap)
 
     def room(self, who: object) -> float:
         """KV tokens free for `who`: without those kept for another; None: with them."""
@@ -83,13 +97,20 @@ class DecodeSide:
         # One that is kept empty until it can take a request larger than itself is free for nobody else.
         return -inf if self.free_tokens == inf else self.free_tokens - self.kept_tokens
 
-    def breaks_gaps(self, tokens: int, bound_s: float, sequences: int = 1) -> bool:
-        """Whether its steps with `sequences` of `tokens` in all would break `bound_s` or a gap promised here.
+    def breaks_gaps(self, tokens: int, gap: Gap, sequences: int = 1) -> bool:
+        """Whether its steps with `sequences` of `tokens` in all would break `gap` or one promised here.
 
         A lone request is promised nothing by others, and nowhere could its gaps be shorter.
         """
-        bound = bound_s if bound_s < self.strictest_s else self.strictest_s
-        return bound < inf and self.batch > 0 and self.step_s(sequences, tokens) > bound
+        bound_s = gap[0] if gap[0] < self.strictest_s else self.strictest_s
+        return bound_s < inf and self.batch > 0 and self.step_s(sequences, tokens) > bound_s
+
+    def risks_gaps(self, tokens: int, gap: Gap, sequences: int = 1) -> bool:
+        """The same of their tails: more of the steps than were promised might be too long."""
+        bound_s = self.sure_s(gap)
+        if self.surest_s < bound_s:
+            bound_s = self.surest_s
+        return bound_s < inf and self.batch > 0 and self.step_s(sequences, tokens) > bound_s
 
 
 class Decodes:
@@ -115,7 +136,7 @@ class Decodes:
     def best(
         self,
         tokens: int,
-        bound_s: float,
+        gap: Gap,
         avoid: Iterable[str] = (),
         who: Waiting | None = None,
         never: frozenset[str] = frozenset(),
@@ -125,14 +146,16 @@ class Decodes:
         """Who would decode a request of `tokens` KV tokens fastest, among those that have room; None: nobody.
 
         Of equals, the one with the smallest batch, then the one used longest ago. A side is passed over when
-        its step would break a gap promise, `bound_s` or one to those it has; if every one with room would,
-        the request has to wait. `avoid` are taken only where there are no
-        others at all, `never` never. `who` asks: room kept for others is none (None: it is). `sequences` are
-        the answers it will decode. `seconds` are what policies add to a side's step, of those that they leave
-        (None: they say nothing).
+        its step would break a gap promise, `gap` or one to those it has; if every one with room would,
+        the request has to wait. Those whose tail would break one are taken where there are no others: what
+        waits for a tail misses its first token more often than a gap. `avoid` are taken only where there are
+        no others at all, `never` never. `who` asks: room kept for others is none (None: it is). `sequences`
+        are the answers it will decode. `seconds` are what policies add to a side's step, of those that they
+        leave (None: they say nothing).
         """
         self._refresh()
         found: DecodeSide | None = None
+        risky: DecodeSide | None = None
         enough_s = inf
         if avoid and self.sides.keys() <= set(avoid):
             avoid = ()
@@ -143,20 +166,27 @@ class Decodes:
             if step_s > enough_s:
                 break
             side = self.sides[name]
-            if side.room(who) < tokens or name in avoid or side.breaks_gaps(tokens, bound_s, sequences):
+            if side.room(who) < tokens or name in avoid or side.breaks_gaps(tokens, gap, sequences):
                 continue
             if name in never:
+                continue
+            if (gap[0] < inf or side.bounds) and side.risks_gaps(tokens, gap, sequences):
+                risky = risky or side
                 continue
             if found is None:
                 found, enough_s = side, step_s * (1.0 + SAME) + SAME_S
             elif (side.batch, side.used) < (found.batch, found.used):
                 found = side
-        return found
+        return found or risky
 
     def use(self, side: DecodeSide) -> None:
         """A request goes to `side`: among equals, the others are next."""
         self._uses += 1
         side.used = self._uses
+
+    def sure_s(self, gap: Gap) -> float:
+        """The longest median step with which a promised gap is kept in the tail."""
+        return gap[0] if self.gaps is None or gap[0] == inf else self.gaps.median_s(self.id, gap)
 
     def room(self, who: object) -> float:
         """KV tokens free for `who` on all sides together."""
@@ -173,7 +203,7 @@ class Decodes:
         return self.sides[self._order[0][1]].step_s(1, 0) if self._order else 0.0
 
     def ruled_out(
-        self, tokens: int, bound_s: float, avoid: Iterable[str], who: Waiting | None, sequences: int = 1
+        self, tokens: int, gap: Gap, avoid: Iterable[str], who: Waiting | None, sequences: int = 1
     ) -> Iterator[tuple[str, str]]:
         """Each side that a request could not be given, and why, as they were when last looked at."""
         for side in self.sides.values():
@@ -181,7 +211,7 @@ class Decodes:
                 yield side.id, AVOIDED
             elif side.room(who) < tokens:
                 yield side.id, NO_ROOM
-            elif side.breaks_gaps(tokens, bound_s, sequences):
+            elif side.breaks_gaps(tokens, gap, sequences):
                 yield side.id, GAPS
 
     def _refresh(self) -> None:

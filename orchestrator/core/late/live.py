@@ -100,7 +100,7 @@ def explain_refusal(
     apart = lane.stations[0].disaggregated if lane.stations else True
     if not prices and lane.decodes.sides:
         needs, request = item.tokens + item.output_tokens, item.request
-        out = dict(lane.decodes.ruled_out(needs, item.slo.step_s, request.avoid, item, request.n))
+        out = dict(lane.decodes.ruled_out(needs, item.slo.gap, request.avoid, item, request.n))
         return (Choice(Role.DECODE, "", None, (), out, unit="seconds"),)
     ranked = sorted(prices, key=lambda price: price.cost_s)
     scored = tuple(Scored(p.station.id, p.cost_s, _parts(p, added)) for p in ranked)
@@ -122,7 +122,7 @@ def explain_decode(
 ) -> tuple[Choice, ...]:
     """The decode sides by their steps with the request among them, and who was out of the question."""
     needs, avoid = item.tokens + item.output_tokens, item.request.avoid
-    out = dict(lane.decodes.ruled_out(needs, item.slo.step_s, avoid, item, item.request.n))
+    out = dict(lane.decodes.ruled_out(needs, item.slo.gap, avoid, item, item.request.n))
     said = None if added is None else added.decode
     if said is not None:
         out.update(said.filtered)

@@ -92,7 +92,7 @@ class Policies:
 
     def _step_limit_s(self, endpoint_id: str) -> float:
         side = self._board.sides.get(endpoint_id)
-        return inf if side is None or not side.bounds else min(side.bounds.values())
+        return inf if side is None or not side.bounds else min(side.bounds.values())[0]
 
     def _ask(
         self,

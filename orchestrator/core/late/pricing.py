@@ -264,7 +264,7 @@ class Pricing:
             if side is not None and side.id in endpoint.shuns:
                 avoid = item.request.avoid
                 side = lane.decodes.best(
-                    tokens + item.output_tokens, item.slo.step_s, avoid, item, endpoint.shuns,
+                    tokens + item.output_tokens, item.slo.gap, avoid, item, endpoint.shuns,
                     item.request.n, left_to(added),
                 )  # fmt: skip
             if side is None:
@@ -308,6 +308,8 @@ class Pricing:
         new = item.tokens - item.hits.get(station.id, 0)  # blocks of a shared prefix are held once for all
         if decoder.room(item) < new + item.output_tokens:
             return False
+        if decoder.breaks_gaps(item.tokens, item.slo.gap, item.request.n):
+            return False
         bound_s = decoder.strictest_s
         if bound_s == inf or not decoder.batch:
             return True
@@ -348,7 +350,7 @@ class Pricing:
             return None
         request = item.request
         return decodes.best(
-            tokens, item.slo.step_s, request.avoid, item, sequences=request.n, seconds=left_to(added)
+            tokens, item.slo.gap, request.avoid, item, sequences=request.n, seconds=left_to(added)
         )
 
 

@@ -270,7 +270,7 @@ class Tracking:
         said = None if self.policies is None else self.policies.decode(lane, item, now_s, prefill)
         added = None if said is None else Added(decode=said)
         side = lane.decodes.best(
-            tokens, item.slo.step_s, item.request.avoid, never=shuns, sequences=item.request.n,
+            tokens, item.slo.gap, item.request.avoid, never=shuns, sequences=item.request.n,
             seconds=left_to(added),
         )  # fmt: skip
         if side is None:
@@ -291,13 +291,13 @@ class Tracking:
         out.append(Bind(item.request.id, live.route, partial(explain_decode, lane, item, side, added)))
 
     def _join(self, live: Live) -> None:
-        bound_s = live.item.slo.step_s
+        gap = live.item.slo.gap
         side = self._board.sides.get(live.route.decode)
         if side is None:
             return
         live.lane.decodes.use(side)
-        if bound_s < inf:
-            side.bounds[live.item.request.id] = bound_s
+        if gap[0] < inf:
+            side.bounds[live.item.request.id] = gap
 
     def _changed(self, route: Route) -> None:
         for lane in self._board.lanes.values():

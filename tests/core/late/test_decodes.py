@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from orchestrator.core.decisions import Waiting
 from orchestrator.core.inflight import Ledger, Sums
 from orchestrator.core.late.decodes import AVOIDED, GAPS, NO_ROOM, SAME, SAME_S, Decodes, DecodeSide
+from orchestrator.core.late.gaps import Gaps
 from orchestrator.core.prediction import Step
+from orchestrator.core.slo import NO_GAP
 from orchestrator.core.types import Inflight, Load, Role, Route
-from orchestrator.policy.testing import make_endpoint, make_request
+from orchestrator.policy.testing import FakePredictor, make_endpoint, make_request
 
 STEP = Step(0.010, 0.001, 1e-6)
 
@@ -81,13 +83,13 @@ class TestBest:
         return Decodes(Ledger(), sides)
 
     def test_the_shortest_step_wins(self):
-        assert self.decodes(side("slow", Step(0.02)), side("fast", Step(0.01))).best(100, inf).id == "fast"
+        assert self.decodes(side("slow", Step(0.02)), side("fast", Step(0.01))).best(100, NO_GAP).id == "fast"
 
     def test_those_that_are_the_same_take_turns(self):
         decodes = self.decodes(*(side(f"d{i}", Step(0.01 + i * 1e-5)) for i in range(3)))
         went = []
         for _ in range(6):
-            best = decodes.best(100, inf)
+            best = decodes.best(100, NO_GAP)
             decodes.use(best)
             went.append(best.id)
         assert sorted(went[:3]) == sorted(went[3:]) == ["d0", "d1", "d2"]
@@ -95,21 +97,21 @@ class TestBest:
     def test_one_to_avoid_only_where_there_is_no_other_at_all(self):
         full = side("full", **told(9000, 10_000, running=1))
         decodes = self.decodes(full, side("free", Step(0.5)))
-        assert decodes.best(5000, inf, ("free",)) is None
-        assert decodes.best(5000, inf, ("free", "full")).id == "free"
+        assert decodes.best(5000, NO_GAP, ("free",)) is None
+        assert decodes.best(5000, NO_GAP, ("free", "full")).id == "free"
 
     def test_what_changed_is_looked_at_again(self):
         ledger = Ledger()
         decodes = Decodes(ledger, [side("d0"), side("d1", Step(0.0108, 0.001))])
-        assert decodes.best(100, inf).id == "d0"
+        assert decodes.best(100, NO_GAP).id == "d0"
         request = make_request(prompt_tokens=1000)
         ledger.start(request, Route("d0", "p0"), 0.0)
         decodes.changed("d0")
         decodes.changed("stranger")
-        assert decodes.best(100, inf).id == "d1"
+        assert decodes.best(100, NO_GAP).id == "d1"
         ledger.finish(request.id)
         decodes.changed("d0")
-        assert decodes.best(100, inf).id == "d0"
+        assert decodes.best(100, NO_GAP).id == "d0"
 
     def test_room_and_steps_of_all_together(self):
         full = side("full", **told(9000, 10_000, running=1))
@@ -123,16 +125,59 @@ class TestBest:
 
     def test_who_is_ruled_out_is_told_with_the_reason(self):
         tight = side("tight")
-        tight.bounds["r"] = 0.0115
+        tight.bounds["r"] = (0.0115, 0.99)
         busy = make_request(id="busy", prompt_tokens=10)
         ledger = Ledger()
         ledger.start(busy, Route("tight", "p0"), 0.0)
         decodes = Decodes(
             ledger, [tight, side("full", **told(9999, 10_000, running=1)), side("a"), side("b")]
         )
-        assert decodes.best(100, inf, ("a",)).id == "b"
-        out = dict(decodes.ruled_out(100, inf, ("a",), None))
+        assert decodes.best(100, NO_GAP, ("a",)).id == "b"
+        out = dict(decodes.ruled_out(100, NO_GAP, ("a",), None))
         assert out == {"tight": GAPS, "full": NO_ROOM, "a": AVOIDED}
+
+
+class TestTails:
+    """A gap is promised at a quantile; so is the step held against it."""
+
+    class Predictor(FakePredictor):
+        def itl_tail_s(self, endpoint, predicted_s, quantile):
+            return predicted_s * {0.5: 0.0, 0.9: 0.2, 0.99: 0.4}[quantile]
+
+    def one(self):
+        busy = side(step=Step(0.010, 0.001))
+        busy.gaps = Gaps(self.Predictor())
+        busy.refresh(Sums(9, 0, 0))
+        return busy
+
+    def test_a_step_within_the_bound_in_the_median_breaks_it_in_the_tail(self):
+        one = self.one()
+        assert one.step_s(1, 0) == pytest.approx(0.020)
+        assert not one.risks_gaps(0, (0.022, 0.5))
+        assert not one.breaks_gaps(0, (0.022, 0.9))
+        assert one.risks_gaps(0, (0.022, 0.9))
+        assert one.risks_gaps(0, (0.027, 0.99))
+        assert not one.risks_gaps(0, (0.029, 0.99))
+
+    def test_so_it_does_for_those_that_decode_there(self):
+        one = self.one()
+        for gap, breaks in (((0.022, 0.5), False), ((0.022, 0.9), True)):
+            one.bounds = {"r": gap, "s": (1.0, 0.99)}
+            one.refresh(Sums(9, 0, 0))
+            assert one.risks_gaps(0, NO_GAP) is breaks
+            assert not one.breaks_gaps(0, NO_GAP)
+
+    def test_one_that_keeps_the_tail_is_preferred_and_not_waited_for(self):
+        ledger, gaps = Ledger(), Gaps(self.Predictor())
+        sides = [side("a", Step(0.020)), side("b", Step(0.022)), side("c", Step(0.026))]
+        for number, one in enumerate(sides):
+            one.gaps = gaps
+            ledger.start(make_request(id=str(number)), Route(one.id, "p0"), 0.0)
+        sides[0].bounds["strict"] = (0.025, 0.99)
+        decodes = Decodes(ledger, sides)
+        assert decodes.best(0, (0.035, 0.99)).id == "b"
+        assert decodes.best(0, (0.026, 0.99)).id == "a"
+        assert decodes.best(0, (0.019, 0.99)) is None
 
 
 fleets = st.lists(
@@ -157,17 +202,17 @@ def test_the_best_breaks_no_bound_and_no_room_and_is_as_fast_as_any_that_does_ne
         load = Load(0.0, running, kv_used_tokens=used, kv_total_tokens=total)
         one = side(f"d{number}", Step(base_s, 0.001, 1e-6), load=load)
         if strictest_s is not None:
-            one.bounds["r"] = strictest_s
+            one.bounds["r"] = (strictest_s, 0.99)
         if kept:
             one.kept_for, one.kept_tokens = other, 4000
         sides.append(one)
     decodes = Decodes(Ledger(), sides)
-    best = decodes.best(tokens, bound_s, avoid, me)
+    best = decodes.best(tokens, (bound_s, 0.99), avoid, me)
     shunned = avoid if {s.id for s in sides} - avoid else ()
 
     def may(one):
         step_s = one.step_s(1, tokens)
-        gaps = not one.batch or step_s <= min(bound_s, min(one.bounds.values(), default=inf))
+        gaps = not one.batch or step_s <= min(bound_s, min((b for b, _ in one.bounds.values()), default=inf))
         return one.room(me) >= tokens and gaps and one.id not in shunned
 
     allowed = [one for one in sides if may(one)]

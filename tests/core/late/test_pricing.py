@@ -196,7 +196,7 @@ class TestRoom:
         table.deck.ask("a", 100, slo_class="t")
         table.deck.first("a")
         assert table.pick(table.item(5000)) is not None, "0.2 s of prefill between two tokens"
-        table.deck.scheduler._board.sides["u0"].bounds["b"] = 0.15
+        table.deck.scheduler._board.sides["u0"].bounds["b"] = (0.15, 0.99)
         assert table.pick(table.item(5000)) is None
         assert table.pick(table.item(100)) is not None
 

@@ -56,6 +56,15 @@ def test_the_tail_and_not_the_median():
     assert kept(SloClass("s", tpot=Target(0.026)), params={"tail": 1.25}) == ["d9"]
 
 
+@pytest.mark.parametrize(("tail", "bound_s"), [(0.25, 0.025), (0.1, 0.022), (9.0, 0.03)])
+def test_the_tail_is_the_learned_one_but_for_those_that_have_shown_little(tail, bound_s):
+    predictor = FakePredictor(step=Step(0.010, 0.001, 0.0), itl_tail=tail)
+    learned = {"endpoints": ENDPOINTS[:1], "params": {"tail": None}, "predictor": predictor}
+    for bound, expected in ((bound_s - 1e-4, []), (bound_s + 1e-4, ["d9"])):
+        assert kept(SloClass("s", tpot=Target(bound)), **learned) == expected
+        assert kept(limits={"d9": bound}, **learned) == expected
+
+
 def test_an_endpoint_with_nobody_on_it_is_as_fast_as_it_can_be():
     assert kept(SloClass("s", tpot=Target(0.001)), endpoints=[*ENDPOINTS, busy("idle", 0)]) == ["idle"]
 
