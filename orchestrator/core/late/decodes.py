@@ -184,10 +184,6 @@ class Decodes:
         self._uses += 1
         side.used = self._uses
 
-    def sure_s(self, gap: Gap) -> float:
-        """The longest median step with which a promised gap is kept in the tail."""
-        return gap[0] if self.gaps is None or gap[0] == inf else self.gaps.median_s(self.id, gap)
-
     def room(self, who: object) -> float:
         """KV tokens free for `who` on all sides together."""
         self._refresh()
