@@ -198,14 +198,20 @@ def _rows(
         yield "reaching the engine", "", "", _ms(stages["connect"])
     if "encode" in stages:
         yield "encoding media", "", "", _ms(stages["encode"])
+    elif sent is not None and sent.get("encode_s"):
+        # Whoever computes the prompt has it done: it is part of the next row.
+        yield "of the next, encoding media", _of(queued, "encode_s"), _of(sent, "encode_s"), ""
+    computing = ("encode_s", "prefill_s")
     last = stages.get("first_token", stages.get("answer"))
     end = "first token" if "first_token" in stages else "whole answer"
     if "bind" in stages:
-        yield "prefill", _of(queued, "prefill_s"), _sum(sent, "wait_s", "prefill_s"), _ms(stages["prefill"])
+        early, late = _sum(queued, *computing), _sum(sent, "wait_s", *computing)
+        yield "prefill", early, late, _ms(stages["prefill"])
         yield "reaching the decode side", "", "", _ms(stages["bind"])
         yield f"transfer and {end}", _of(queued, "handoff_s"), _of(sent, "handoff_s"), _ms(last)
     elif last is not None:
-        early, late = _sum(queued, "prefill_s", "handoff_s"), _sum(sent, "wait_s", "prefill_s", "handoff_s")
+        early = _sum(queued, *computing, "handoff_s")
+        late = _sum(sent, "wait_s", *computing, "handoff_s")
         if "prefill" in stages:
             # Its leg answers when the transfer is over.
             yield "prefill and transfer", early, late, _ms(stages["prefill"])
@@ -213,7 +219,7 @@ def _rows(
         else:
             yield f"prefill to {end}", early, late, _ms(last)
     elif queued or sent:
-        yield "prefill", _of(queued, "prefill_s"), _of(sent, "prefill_s"), ""
+        yield "prefill", _sum(queued, *computing), _sum(sent, *computing), ""
         yield "transfer and first token", _of(queued, "handoff_s"), _of(sent, "handoff_s"), ""
 
 
@@ -277,11 +283,11 @@ def columns(table: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _of(told: Mapping[str, Any] | None, field: str) -> str:
-    return "" if told is None else _ms(told[field])
+    return "" if told is None else _ms(told.get(field, 0.0))
 
 
 def _sum(told: Mapping[str, Any] | None, *fields: str) -> str:
-    return "" if told is None else _ms(sum(told[field] for field in fields))
+    return "" if told is None else _ms(sum(told.get(field, 0.0) for field in fields))
 
 
 def _ms(seconds: float | None) -> str:

@@ -144,7 +144,8 @@ class Outlook:
         wait_s = station.wait_s(now_s)
         predictor = self.predictor
         handoff_s = predictor.exposed(station.endpoint, decode.endpoint).seconds(tokens)
-        takes_s = wait_s + work_s + handoff_s
+        encode_s = predictor.encode_s(request.model, request.media) if request.media else 0.0
+        takes_s = wait_s + encode_s + work_s + handoff_s
         waited_s = now_s - request.arrived_s
         tail_s = predictor.tail_s(station.id, takes_s, slo.quantile, queued_s=wait_s)
         at = next((e for e in endpoints.endpoints if e.id == route.decode), decode.endpoint)
@@ -154,6 +155,7 @@ class Outlook:
             at_s=now_s,
             waited_s=waited_s,
             wait_s=wait_s,
+            encode_s=encode_s,
             prefill_s=work_s,
             handoff_s=handoff_s,
             tail_s=waited_s + takes_s + tail_s,
@@ -166,7 +168,7 @@ class Outlook:
         attempt = _Attempt(request, route, station, predicted, now_s, batch=at.requests + request.n)
         attempt.context = at.kv_used_tokens + tokens
         self._attempts[request.id] = attempt
-        station.start(request.id, station.unit(), now_s, work_s, tokens, cached)
+        station.start(request.id, station.unit(), now_s, encode_s + work_s, tokens, cached)
         if slo.step_s < inf:
             self._bounds.setdefault(route.decode, {})[request.id] = slo.step_s
         return predicted
@@ -270,6 +272,7 @@ def _served(attempt: _Attempt) -> Served:
         wait_s=predicted.wait_s,
         waited_s=predicted.waited_s,
         alone=attempt.alone,
+        media=attempt.request.media,
         admitted=predicted,
         dispatched=None if predicted.wait_s > 0.0 else predicted,
     )

@@ -84,6 +84,8 @@ class Served:
     """No other prompt was computed at `prefill` meanwhile: its times are its own."""
     admitted: Prediction | None = None
     dispatched: Prediction | None = None
+    media: int = 0
+    """Images and the like that were encoded first."""
 
 
 @frozen(frozen=True, slots=True)
@@ -153,6 +155,13 @@ class Predictor(Protocol):
 
     def prefill(self, endpoint: Endpoint) -> Curve:
         """The median time of computing a prompt there, alone."""
+        ...
+
+    def encode_s(self, model: str, media: int) -> float:
+        """The median time until so many images and the like are encoded, before prefill; 0 for none.
+
+        By encoders of the model's, or where the prompt is computed.
+        """
         ...
 
     def exposed(self, prefill: Endpoint, decode: Endpoint) -> Exposed:

@@ -69,6 +69,8 @@ class RequestView:
     has; None where its tokens are not known. With them `prompt_tokens` is no estimate."""
     parts: bool = False
     """Whether whoever sends it has its tokens, so that a part of its prompt can be sent alone."""
+    media: int = 0
+    """Images and the like in it, which are encoded before the prompt is computed."""
 
 
 @frozen(frozen=True, slots=True)
@@ -246,7 +248,8 @@ class Prediction:
     """What was predicted for a request at one moment, in seconds.
 
     `ttft_s` is the median from arrival to the first token: the time already waited and the stages to come
-    (`wait_s` for the endpoint to be free, `prefill_s`, `handoff_s` for exposed transfer and first token).
+    (`wait_s` for the endpoint to be free, `encode_s` for its media, `prefill_s`, `handoff_s` for exposed
+    transfer and first token).
     `tail_s` is the same at `quantile`. `itl_s` is the decode step with the request in its batch, `itl_tail_s`
     the mean gap that `quantile` of the answers keep.
     """
@@ -263,11 +266,17 @@ class Prediction:
     due_s: float | None = None
     """How long after its arrival the first token is due; None: nothing is promised."""
     itl_tail_s: float = 0.0
+    encode_s: float = 0.0
+
+    @property
+    def takes_s(self) -> float:
+        """Median time from `at_s` to first token: all stages that were to come then."""
+        return self.wait_s + self.encode_s + self.prefill_s + self.handoff_s
 
     @property
     def ttft_s(self) -> float:
         """Median time from arrival to first token."""
-        return self.waited_s + self.wait_s + self.prefill_s + self.handoff_s
+        return self.waited_s + self.takes_s
 
 
 @frozen(frozen=True, slots=True)

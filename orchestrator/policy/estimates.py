@@ -18,7 +18,8 @@ QUANTILE = 0.99
 
 @frozen(frozen=True, slots=True)
 class FirstToken:
-    """Median seconds to a request's first token: until the endpoint is free, of prefill, from there on.
+    """Median seconds to a request's first token: until the endpoint is free, of prefill, from there on,
+    and of encoding its media.
 
     `prefill` is the id of the endpoint that computes the prompt.
     """
@@ -27,11 +28,12 @@ class FirstToken:
     wait_s: float
     prefill_s: float
     handoff_s: float
+    encode_s: float = 0.0
 
     @property
     def total_s(self) -> float:
         """All of it."""
-        return self.wait_s + self.prefill_s + self.handoff_s
+        return self.wait_s + self.encode_s + self.prefill_s + self.handoff_s
 
 
 def cached_tokens(request: RequestView, endpoint: Endpoint, context: Context) -> int:
@@ -55,19 +57,20 @@ def first_tokens(
     known = context.shared.setdefault(("first_tokens", context.role, by), {})
     left = [e for e in candidates if e.id not in known]
     tokens = request.prompt_tokens
+    encode_s = predictor.encode_s(request.model, request.media) if request.media else 0.0
     if context.role is Role.DECODE and context.prefill is not None:
         if left:
             at = context.prefill
             wait_s, prefill_s = context.wait_s(at.id), _prefill_s(request, at, context, predictor)
             for e in left:
                 handoff_s = predictor.exposed(at, e).seconds(tokens)
-                known[e.id] = FirstToken(at.id, wait_s, prefill_s, handoff_s)
+                known[e.id] = FirstToken(at.id, wait_s, prefill_s, handoff_s, encode_s)
     elif left:
         decode = _any_decode(request, context) if context.role is Role.PREFILL else None
         for e in left:
             prefill_s = _prefill_s(request, e, context, predictor)
             handoff_s = predictor.exposed(e, decode or e).seconds(tokens)
-            known[e.id] = FirstToken(e.id, context.wait_s(e.id), prefill_s, handoff_s)
+            known[e.id] = FirstToken(e.id, context.wait_s(e.id), prefill_s, handoff_s, encode_s)
     return [known[e.id] for e in candidates]
 
 

@@ -39,7 +39,7 @@ class FakePredictor:
 
     A prefill takes `token_s` for each uncached token, times the endpoint's speed factor (default 1; 2 is
     half as fast); a hand-off `handoff_s`; a decode step `step`. The tail of a first token is `tail` times the
-    median above it, that of a gap `itl_tail`.
+    median above it, that of a gap `itl_tail`. A medium takes `media_s`.
     """
 
     version = 0
@@ -53,11 +53,12 @@ class FakePredictor:
         step: Step = Step(0.012, 6e-5, 2e-8),
         tail: float = 0.0,
         itl_tail: float = 0.0,
+        media_s: float = 0.0,
         tokens: int = 200,
     ) -> None:
         self._speeds = dict(speeds or {})
         self._token_s, self._handoff_s, self._step = token_s, handoff_s, step
-        self._tail, self._itl_tail, self._tokens = tail, itl_tail, tokens
+        self._tail, self._itl_tail, self._media_s, self._tokens = tail, itl_tail, media_s, tokens
 
     def prefill(self, endpoint: Endpoint) -> Curve:
         """Linear in the uncached tokens."""
@@ -66,6 +67,10 @@ class FakePredictor:
     def exposed(self, prefill: Endpoint, decode: Endpoint) -> Exposed:
         """`handoff_s` times the decode endpoint's speed factor."""
         return Exposed(self._handoff_s * self._speeds.get(decode.id, 1.0))
+
+    def encode_s(self, model: str, media: int) -> float:
+        """`media_s` for each."""
+        return self._media_s * media
 
     def step(self, endpoint: Endpoint) -> Step:
         """The same everywhere but for the speed factor."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isfinite, log
 
-from orchestrator.core.prediction import Accuracy, Curve, Decoded, Exposed, Served, Step
+from orchestrator.core.prediction import Accuracy, Curve, Decoded, Exposed, Served, StageAccuracy, Step
 from orchestrator.core.types import Endpoint, Snapshot
 from orchestrator.predictor import counters, prior
 from orchestrator.predictor.books import Promises, coverage
+from orchestrator.predictor.encode import Encoding
 from orchestrator.predictor.handoff import ALONE, Pair, PoolPair
 from orchestrator.predictor.instance import Instance
 from orchestrator.predictor.lengths import Lengths
@@ -43,6 +45,7 @@ class StagePredictor:
         self._instances: dict[str, Instance] = {}
         self._pools: dict[str, Pool] = {}
         self._waiting: dict[str, Waiting] = {}
+        self._encoding: dict[str, Encoding] = {}
         self._pool_pairs: dict[tuple[str, str], PoolPair] = {}
         self._pairs: dict[tuple[str, str], Pair] = {}
         self._lengths: dict[str | None, Lengths] = {}
@@ -53,6 +56,13 @@ class StagePredictor:
     def prefill(self, endpoint: Endpoint) -> Curve:
         """The median time of computing a prompt there, alone."""
         return self._instance(endpoint).curve
+
+    def encode_s(self, model: str, media: int) -> float:
+        """The median time until so many media are encoded."""
+        if media <= 0:
+            return 0.0
+        encoding = self._encoding.get(model)
+        return (_NO_ENCODING if encoding is None else encoding).seconds(media)
 
     def exposed(self, prefill: Endpoint, decode: Endpoint) -> Exposed:
         """The median from the end of prefill to the first token; nothing where one endpoint does both."""
@@ -105,6 +115,9 @@ class StagePredictor:
         pair = None if decode is instance else self._pair(instance.endpoint, decode.endpoint)
         wait_s = what.wait_s if 0.0 < what.wait_s < LONGEST_S else 0.0
         trust = 1.0 if what.alone else CROWDED
+        if what.media > 0:
+            self._judge(instance, what, self._encoded(instance, pair, what, tokens, cached, wait_s))
+            return
         if pair is not None and what.prefill_s is not None and LEAST_S < what.prefill_s < what.first_token_s:
             learned = _apart(instance, pair, what, what.prefill_s, tokens, cached, wait_s, trust)
         else:
@@ -113,13 +126,29 @@ class StagePredictor:
             self.version += 1
         self._judge(instance, what, learned)
 
+    def _encoded(
+        self, instance: Instance, pair: Pair | None, what: Served, tokens: int, cached: int, wait_s: float
+    ) -> tuple[float, float]:
+        """Learn the encode stage from what is left when all others are taken off; the variance of these.
+
+        Nothing else is learned: how many tokens an image is, is a guess.
+        """
+        parts = (0.0, 0.0) if pair is None else pair.terms(tokens)
+        terms, computing_s = instance.terms(tokens, cached, what.first_token_s)
+        others_s = wait_s + computing_s + parts[0] + parts[1]
+        if what.alone:
+            encoding = self._encoding.setdefault(instance.endpoint.model, Encoding())
+            encoding.learn(what.media, what.first_token_s - others_s)
+        unsure = instance.prefill.variance([term / others_s for term in terms])
+        return unsure, unsure
+
     def _judge(self, instance: Instance, what: Served, learned: tuple[float, float]) -> None:
         """Hold what came against what was predicted for it, at dispatch and before."""
         waited_s = what.waited_s if 0.0 <= what.waited_s < LONGEST_S else 0.0
         total_s = waited_s + what.first_token_s
         given = what.dispatched
         if given is not None:
-            predicted_s = given.wait_s + given.prefill_s + given.handoff_s
+            predicted_s = given.takes_s
             off = score(what.first_token_s, predicted_s)
             if isfinite(off):
                 instance.stages["first_token"].add(predicted_s, what.first_token_s, off)
@@ -128,7 +157,7 @@ class StagePredictor:
         given = what.admitted
         if given is None:
             return
-        predicted_s = given.wait_s + given.prefill_s + given.handoff_s
+        predicted_s = given.takes_s
         off = score(total_s - given.waited_s, predicted_s)
         if isfinite(off):
             waiting = self._waiting[instance.endpoint.model]
@@ -191,12 +220,20 @@ class StagePredictor:
             Accuracy(
                 model,
                 None,
-                (waiting.stage.report("queue"),) if waiting.stage.outcomes else (),
+                tuple(self._before(model, waiting)),
                 (coverage("admission", waiting.tail, waiting.promises),),
             )
             for model, waiting in self._waiting.items()
         )
         return (*endpoints, *models)
+
+    def _before(self, model: str, waiting: Waiting) -> Iterator[StageAccuracy]:
+        """The stages that a model's endpoints share."""
+        if waiting.stage.outcomes:
+            yield waiting.stage.report("queue")
+        encoding = self._encoding.get(model)
+        if encoding is not None:
+            yield encoding.stage.report("encode")
 
     # -- who there is
 
@@ -292,4 +329,5 @@ def _together(
 
 _ALL = "\0all"
 _NO_LENGTHS = Lengths()
+_NO_ENCODING = Encoding()
 _STRANGER = Tail(None, SPREAD_SD, QUEUE_SD**2)

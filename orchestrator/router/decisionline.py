@@ -126,6 +126,7 @@ def _prediction(told: Prediction | None) -> Mapping[str, Any] | None:
     return {
         "waited_s": _s(told.waited_s),
         "wait_s": _s(told.wait_s),
+        "encode_s": _s(told.encode_s),
         "prefill_s": _s(told.prefill_s),
         "handoff_s": _s(told.handoff_s),
         "ttft_s": _s(told.ttft_s),

@@ -87,7 +87,7 @@ def _predicted_s(call: Call, predicted: Prediction | None, record: Record) -> fl
         return 0.0
     if call.last_s is not None:
         return predicted.itl_s
-    first_s = predicted.wait_s + predicted.prefill_s + predicted.handoff_s
+    first_s = predicted.takes_s
     if call.leg.relay and not call.leg.stream and record.view is not None:
         return first_s + predicted.itl_s * record.view.max_tokens
     return first_s

@@ -56,6 +56,8 @@ class Prompt(NamedTuple):
     longest: int
     exact: bool
     number: int
+    media: int = 0
+    """Images and the like in its messages."""
 
 
 class Asked(NamedTuple):
@@ -110,7 +112,7 @@ def prompt_of(kind: PathKind, body: JsonBody) -> Prompt:
     media_bytes, media = _media(main)
     size = max(0, len(text) - media_bytes - MESSAGE_BYTES * len(main))
     tokens = -(-size // BYTES_PER_TOKEN) + media * MEDIA_TOKENS
-    return Prompt(text, tokens, tokens, False, 1)
+    return Prompt(text, tokens, tokens, False, 1, media)
 
 
 def read(kind: PathKind, body: JsonBody, model: str, prompt: Prompt, seed: int, asked: Asked) -> RequestView:
@@ -143,6 +145,7 @@ def read(kind: PathKind, body: JsonBody, model: str, prompt: Prompt, seed: int, 
         tenant=asked.tenant,
         block_hashes=chain(seed, prompt.text, BLOCK_BYTES),
         headers=asked.headers,
+        media=prompt.media,
     )
 
 

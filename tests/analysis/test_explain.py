@@ -167,6 +167,13 @@ def test_each_way_has_its_stages(stages: dict[str, float], expected: str) -> Non
     assert expected in said(stages=stages).split("\n")
 
 
+def test_media_that_whoever_computes_the_prompt_encodes_are_predicted_with_it() -> None:
+    told = {**PREDICTION, "encode_s": 0.3}
+    text = said(admitted=told, predicted=told).split("\n")
+    assert "of the next, encoding media 300 ms 300 ms" in text
+    assert "prefill 480 ms 480 ms 200 ms" in text
+
+
 def test_without_predictions_there_is_one_column() -> None:
     text = said(admitted=None, predicted=None)
     assert "waiting in the router 400 ms" in text.split("\n")

@@ -110,6 +110,18 @@ def test_without_a_class_nothing_is_promised():
         assert (context.slo, context.first_token_by_s, limits) == (None, inf, {"u": inf})
 
 
+def test_media_are_encoded_before_prefill_and_hold_up_those_behind():
+    rig = Rig(U, predictor=Student(media_s=0.2))
+    first = rig.submit("a", slo_class="fast", media=2)
+    told = first.predicted
+    assert told.encode_s == pytest.approx(0.4)
+    assert told.ttft_s == pytest.approx(0.4 + told.prefill_s + told.handoff_s)
+    rig.submit("b", slo_class="fast")
+    assert rig.last[1]["u"] == pytest.approx(0.4 + told.prefill_s)
+    rig.tell(first, LegKind.UNIFIED, "first_token", 1.0)
+    assert rig.predictor.lessons[0].media == 2
+
+
 def test_classes_may_be_replaced():
     rig = Rig(U)
     assert rig.made.classes is CLASSES

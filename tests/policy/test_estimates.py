@@ -43,6 +43,13 @@ def test_alone():
     assert a.total_s == pytest.approx(0.5825)
 
 
+def test_media_are_encoded_before():
+    (a,) = first_tokens(make_request(media=3), [A], make_context([A]), FakePredictor(media_s=0.1))
+    (plain,) = first_tokens(make_request(), [A], make_context([A]), FakePredictor(media_s=0.1))
+    assert (a.encode_s, plain.encode_s) == (pytest.approx(0.3), 0.0)
+    assert a.total_s == pytest.approx(plain.total_s + 0.3)
+
+
 def test_where_decode_is_decided_the_prompt_is_computed_by_the_prefill_endpoint():
     prefill = make_endpoint("p", Role.PREFILL)
     context = make_context([A, B], Role.DECODE, prefill=prefill, prefix=FakePrefix({"p": 3, "a": 8}))

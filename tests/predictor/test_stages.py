@@ -179,6 +179,30 @@ def test_prompts_that_share_an_engine_teach_little() -> None:
     assert predictor.prefill(P0).seconds(2000) < 1.3 * before_s
 
 
+def test_media_teach_what_encoding_takes_and_nothing_of_prompts() -> None:
+    predictor = new()
+    serve(predictor, 50, tokens=3000)
+    before, version = predictor.prefill(P0), predictor.version
+    takes_s = before.seconds(3000) + predictor.exposed(P0, D0).seconds(3000)
+    assert predictor.encode_s("m", 0) == predictor.encode_s("stranger", 0) == 0.0
+    for i in range(20):
+        predictor.served(Served(str(i), None, "p0", "d0", 3000, 0, takes_s + 0.9, None, media=3), 0.0)
+    assert predictor.encode_s("m", 2) == pytest.approx(0.6, rel=0.1)
+    assert (predictor.prefill(P0), predictor.version) == (before, version)
+    (account,) = [a for a in predictor.report() if a.endpoint is None]
+    assert [s.stage for s in account.stages] == ["encode"]
+
+
+def test_of_media_the_whole_prediction_is_judged() -> None:
+    predictor = new()
+    given = replace(given_at(0.0), encode_s=0.5)
+    predictor.served(Served("r", None, "p0", "d0", 3000, 0, 9.0, None, media=1, dispatched=given), 0.0)
+    (account,) = [a for a in predictor.report() if a.endpoint == "p0"]
+    (stage,) = account.stages
+    assert (stage.stage, stage.predicted_s) == ("first_token", given.takes_s)
+    assert given.takes_s == pytest.approx(given.prefill_s + given.handoff_s + 0.5)
+
+
 def test_what_was_predicted_to_be_waited_for_is_not_computing() -> None:
     predictor = new()
     for i in range(100):
@@ -306,7 +330,7 @@ def garbage(draw: st.DrawFn) -> Served | Decoded:
     return Served(
         "r", None, draw(st.sampled_from(["p0", "u0", "nobody"])), draw(st.sampled_from(["d0", "u0", "p0"])),
         draw(counts), draw(counts), draw(figures), draw(st.none() | figures), draw(figures), draw(figures),
-        draw(st.booleans()), *said,
+        draw(st.booleans()), *said, draw(st.integers(-1, 9)),
     )  # fmt: skip
 
 
@@ -329,6 +353,7 @@ def test_garbage_never_makes_a_curve_negative_or_nan(told: list[Served | Decoded
         assert isfinite(predictor.tail_s("p0", 1.0, quantile))
         assert isfinite(predictor.tail_s("p0", 1.0, quantile, queued_s=0.5))
     assert 1 <= predictor.output_tokens(None, 100) <= 100
+    assert 0.0 < predictor.encode_s("m", 3) < inf
     for accuracy in predictor.report():
         assert all(isfinite(stage.bias) and isfinite(stage.error) for stage in accuracy.stages)
 

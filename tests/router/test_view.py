@@ -86,6 +86,8 @@ def test_an_image_is_not_counted_by_its_bytes() -> None:
     text = {"type": "text", "text": "a" * 400}
     prompt = prompt_of(PathKind.CHAT, body(**chat([text, image, image])))
     assert 2 * MEDIA_TOKENS <= prompt.tokens < 2 * MEDIA_TOKENS + 200
+    assert prompt.media == 2
+    assert prompt_of(PathKind.CHAT, body(**chat("a"))).media == 0
     audio = {"type": "input_audio", "input_audio": {"data": "A" * 1_000_000, "format": "wav"}}
     assert prompt_of(PathKind.CHAT, body(**chat([audio]))).tokens < MEDIA_TOKENS + 100
 

@@ -43,6 +43,9 @@ class Fixed:
     def prefill(self, endpoint: Endpoint) -> Curve:
         return Curve(MS * self.speeds.get(endpoint.id, 1.0))
 
+    def encode_s(self, model: str, media: int) -> float:
+        return 0.3 * media
+
     def exposed(self, prefill: Endpoint, decode: Endpoint) -> Exposed:
         return Exposed(0.0 if prefill is decode else 0.02)
 

@@ -57,6 +57,7 @@ class Live:
             wait_s=self.shared_s,
             waited_s=self.dispatched_s - self.item.arrived_s,
             alone=self.alone,
+            media=self.item.request.media,
             admitted=self.admitted,
             dispatched=self.predicted,
         )
@@ -79,10 +80,11 @@ class Live:
 
 def explain(pick: Pick) -> tuple[Choice, ...]:
     """Every price that a dispatch was decided by, as choices in seconds, and who was out of the question."""
-    best, added, avoid = pick.best, pick.added, pick.item.request.avoid
+    best, added, item = pick.best, pick.added, pick.item
+    avoid = item.request.avoid
     role = Role.PREFILL if best.station.disaggregated else Role.UNIFIED
     ranked = sorted(pick.prices, key=lambda price: price.cost_s)
-    scored = tuple(Scored(p.station.id, p.cost_s, _parts(p, added)) for p in ranked)
+    scored = tuple(Scored(p.station.id, p.cost_s, _parts(item, p, added)) for p in ranked)
     runner_up = next((p.station.id for p in ranked if p is not best), None)
     priced = {p.station.id for p in ranked}
     filtered = {s.id: AVOIDED for s in pick.lane.stations if s.id in avoid and s.id not in priced}
@@ -103,15 +105,18 @@ def explain_refusal(
         out = dict(lane.decodes.ruled_out(needs, item.slo.gap, request.avoid, item, request.n))
         return (Choice(Role.DECODE, "", None, (), out, unit="seconds"),)
     ranked = sorted(prices, key=lambda price: price.cost_s)
-    scored = tuple(Scored(p.station.id, p.cost_s, _parts(p, added)) for p in ranked)
+    scored = tuple(Scored(p.station.id, p.cost_s, _parts(item, p, added)) for p in ranked)
     filtered = {} if added is None else dict(added.filtered)
     failed = () if added is None else tuple(dict.fromkeys(added.failed))
     role = Role.PREFILL if apart else Role.UNIFIED
     return (Choice(role, "", None, scored, filtered, failed, "seconds"),)
 
 
-def _parts(price: Price, added: Added | None) -> dict[str, float]:
-    parts = {"wait": price.wait_s, "prefill": price.work_s, "hand-off": price.exposed_s}
+def _parts(item: Item, price: Price, added: Added | None) -> dict[str, float]:
+    encode_s = item.encode_s
+    parts = {"wait": price.wait_s, "prefill": price.work_s - encode_s, "hand-off": price.exposed_s}
+    if encode_s > 0.0:
+        parts["encode"] = encode_s
     by_policies = {} if added is None else added.parts.get(price.station.id, {})
     told_s = sum(parts.values(), 0.0) + sum(by_policies.values(), 0.0)
     return {**parts, "others": price.cost_s - price.late_s - told_s, **by_policies, "late": price.late_s}
@@ -150,7 +155,8 @@ def prediction(now_s: float, item: Item, price: Price, tail_s: float, predictor:
         at_s=now_s,
         waited_s=waited_s,
         wait_s=price.wait_s,
-        prefill_s=price.work_s,
+        encode_s=item.encode_s,
+        prefill_s=price.work_s - item.encode_s,
         handoff_s=price.exposed_s,
         tail_s=median_s + tail_s,
         quantile=item.slo.quantile,

@@ -42,6 +42,8 @@ SAME, SAME_S = 0.02, 0.002
 class Price:
     """One request on one endpoint: seconds until it is free, of prefill, and from there to the first token.
 
+    `work_s` has the encoding of its media in it.
+
     `cost_s` is what the choice goes by: the wait, the prefill once for the request and `others` times for
     those who wait for the machine, the hand-off, and what policies add. `late_s` is TOO_LATE_S where the
     promise would be missed, else 0, and part of it. `side`: who decodes, None alone.
@@ -175,7 +177,8 @@ class Pricing:
             at_s=now_s,
             waited_s=now_s - item.arrived_s,
             wait_s=wait_s,
-            prefill_s=item.work_s,
+            encode_s=item.encode_s,
+            prefill_s=item.work_s - item.encode_s,
             handoff_s=exposed_s,
             tail_s=now_s - item.arrived_s + takes_s + tail_s,
             quantile=item.slo.quantile,
@@ -275,7 +278,7 @@ class Pricing:
             if not self.fits(item, station, decoder):
                 return None
             others *= 1 + decoder.batch
-        work_s = station.curve.seconds(tokens, hit)
+        work_s = item.encode_s + station.curve.seconds(tokens, hit)
         if wait_s == 0.0 and work_s > self.settings.hand_ahead_work_s and not station.idle:
             # Handed ahead it would share the chunk of the short prompts before it, whose first tokens then
             # wait for all of it.

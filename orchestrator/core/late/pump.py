@@ -193,6 +193,7 @@ class Pump:
             station = lane.station(endpoint_id)
             if station is not None:
                 work_s = min(work_s, station.curve.seconds(item.tokens, hit))
+        work_s += item.encode_s
         if abs(work_s - item.work_s) <= 0.01 * item.work_s:
             return False
         earlier = work_s > item.work_s

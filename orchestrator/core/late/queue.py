@@ -64,6 +64,8 @@ class Item(Waiting):
     hits_at: int = -1
     expires_s: float = inf
     cold_s: float = 0.0
+    encode_s: float = 0.0
+    """Part of its work, wherever it goes: its media are encoded first."""
     key: Key = (0, 0.0, 0)
     late: bool = False
     waits_for: Wait | None = None

@@ -251,6 +251,7 @@ class LateScheduler:
         tokens = max(1, request.prompt_tokens)
         output = request.n * self.predictor.output_tokens(request.slo_class, request.max_tokens)
         cold_s = self.predictor.reference_s(request.model, tokens)
+        encode_s = self.predictor.encode_s(request.model, request.media) if request.media else 0.0
         decode_s = output / max(1, request.n) * lane.step_s()
         by_s = slo.first_token_by_s(request.arrived_s, cold_s, decode_s)
         wait_s = self._max_wait_s if slo is NO_PROMISE else min(slo.max_wait_s, self._max_wait_s)
@@ -258,7 +259,7 @@ class LateScheduler:
         item = Item(
             request=request,
             arrived_s=request.arrived_s,
-            work_s=lane.fastest.seconds(tokens),
+            work_s=encode_s + lane.fastest.seconds(tokens),
             first_token_by_s=by_s,
             latest_start_s=inf,
             slo=slo,
@@ -266,6 +267,7 @@ class LateScheduler:
             output_tokens=output,
             expires_s=request.arrived_s + wait_s,
             cold_s=cold_s,
+            encode_s=encode_s,
             key=(0, 0.0, self._seq),
         )
         item.slice_s = self._slices.seconds(request, slo) if request.parts else 0.0

@@ -250,6 +250,7 @@ class Tracking:
             took_s = live.prefill_s
             if took_s is None:
                 took_s = first_s - live.dispatched_s - live.price.exposed_s
+            took_s -= live.item.encode_s
             station = live.price.station
             self.bringing.learn(station.id, live.brought, station.curve, live.item.tokens, took_s)
 

@@ -157,7 +157,7 @@ def submit(kind: Kind, asked: Submitted) -> bytes:
         min(view.n, 0xFFFF),
         len(view.block_hashes),
     )
-    tail: list[Any] = [view.model, view.slo_class, view.tenant, dict(view.headers), view.avoid]
+    tail: list[Any] = [view.model, view.slo_class, view.tenant, dict(view.headers), view.avoid, view.media]
     if route is not None:
         tail.append((route.decode, route.prefill, route.encode))
     return frame(kind, head + array("Q", view.block_hashes).tobytes() + orjson.dumps(tail))
@@ -169,7 +169,7 @@ def submitted(body: bytes) -> Submitted:
     blocks = array("Q")
     end = _VIEW.size + 8 * hashes
     blocks.frombytes(body[_VIEW.size : end])
-    model, slo_class, tenant, headers, avoid, *route = orjson.loads(body[end:])
+    model, slo_class, tenant, headers, avoid, media, *route = orjson.loads(body[end:])
     view = RequestView(
         id=raw.hex(),
         model=model,
@@ -186,6 +186,7 @@ def submitted(body: bytes) -> Submitted:
         deadline_s=deadline_s if flags & _DEADLINE else None,
         avoid=tuple(avoid),
         parts=bool(flags & _PARTS),
+        media=media,
     )
     return Submitted(
         view,
@@ -307,7 +308,7 @@ def _prediction(told: Prediction | None) -> tuple[Any, ...] | None:
         return None
     p = told
     times = (p.at_s, p.waited_s, p.wait_s, p.prefill_s, p.handoff_s, p.tail_s, p.quantile, p.itl_s)
-    return (*times, p.cached_tokens, p.due_s)
+    return (*times, p.cached_tokens, p.due_s, p.itl_tail_s, p.encode_s)
 
 
 def _predicted(told: Sequence[Any] | None) -> Prediction | None:

@@ -36,6 +36,10 @@ class Told:
             return Exposed(0.0)
         return Exposed(**_part(prefill, "exposed", {"fixed_s": 0.0}))
 
+    def encode_s(self, model: str, media: int) -> float:
+        """Nothing: no trace has media."""
+        return 0.0
+
     def step(self, endpoint: Endpoint) -> Step:
         """As the profile has it."""
         return Step(**_part(endpoint, "step", {"base_s": 0.0}))

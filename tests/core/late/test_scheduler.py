@@ -505,6 +505,40 @@ class TestRefusals:
         assert deck.scheduler.waiting == 0
 
 
+class TestMedia:
+    """Each takes 0.3 s before the prompt is computed."""
+
+    def test_they_are_a_stage_of_the_prediction_and_of_the_price(self):
+        deck = pair(classes=PROMISES)
+        deck.ask("a", 500, slo_class="chat", media=2)
+        (assign,) = deck.made["a"]
+        assert (assign.predicted.encode_s, assign.predicted.prefill_s) == pytest.approx((0.6, 0.5))
+        assert assign.predicted.ttft_s == pytest.approx(1.1 + assign.predicted.handoff_s)
+        assert assign.admitted.encode_s == pytest.approx(0.6)
+        (scored,) = assign.explain()[0].scored
+        assert (scored.parts["encode"], scored.parts["prefill"]) == pytest.approx((0.6, 0.5))
+
+    def test_an_endpoint_is_busy_with_them_too(self):
+        deck = pair()
+        deck.ask("a", 500, media=2)
+        deck.ask("b", 500)
+        assert deck.scheduler._board.stations["p0"].wait_s(0.0) == pytest.approx(1.1)
+
+    def test_one_that_could_be_on_time_but_for_them_is_refused(self):
+        deck = pair(classes=PROMISES)
+        deck.ask("plain", 900, slo_class="chat")
+        deck.ask("many", 900, slo_class="chat", media=9)
+        assert deck.decision("plain") == "->p0/d0"
+        assert deck.decision("many") == "no:slo-unreachable"
+
+    def test_what_they_took_is_told_to_the_predictor(self):
+        deck = pair()
+        deck.ask("a", 500, media=2)
+        deck.prefilled("a")
+        deck.first("a")
+        assert deck.predictor.told[0].media == 2
+
+
 class TestSpare:
     def deck(self, n=8, **kwargs):
         ends = [*prefills(*(f"p{i}" for i in range(n))), *decodes("d0")]

@@ -46,9 +46,15 @@ requests = st.builds(
     deadline_s=st.none() | seconds,
     avoid=st.lists(words, max_size=2).map(tuple),
     parts=st.booleans(),
+    media=counts,
 )
 predictions = st.none() | st.builds(
-    Prediction, *[seconds] * 8, cached_tokens=counts, due_s=st.none() | seconds
+    Prediction,
+    *[seconds] * 8,
+    cached_tokens=counts,
+    due_s=st.none() | seconds,
+    itl_tail_s=seconds,
+    encode_s=seconds,
 )
 choices = st.lists(
     st.builds(
