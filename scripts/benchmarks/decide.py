@@ -17,6 +17,7 @@ from orchestrator.core.contracts import Assign, Decision
 from orchestrator.core.late import pump
 from orchestrator.core.late.scheduler import LateScheduler
 from orchestrator.core.lateprofile import LateProfile
+from orchestrator.core.slo import SloClass, Target
 from orchestrator.core.types import (
     End,
     Endpoint,
@@ -30,7 +31,7 @@ from orchestrator.core.types import (
     Snapshot,
 )
 from orchestrator.policy.testing import FakePredictor, make_endpoint, make_request
-from policies.orders.uncached_shortest import UncachedShortest
+from policies.orders.moore_hodgson import MooreHodgson
 
 CASES = tuple((endpoints, waiting) for endpoints in (4, 64, 1_000) for waiting in (0, 1_000, 10_000))
 """Endpoints, a quarter of which decode, and requests that wait."""
@@ -43,6 +44,10 @@ PREFIXES, BLOCKS = 50, 250
 """Prompts begin like one of so many documents of so many blocks of 128 tokens, and go on by themselves."""
 
 
+PATIENT = SloClass("patient", ttft=Target(3600.0))
+"""What all are promised: something to sort the queue by, and not so little that any is refused."""
+
+
 class Fleet:
     """Requests that keep a scheduler as full as it was at the beginning, one coming for each that goes."""
 
@@ -50,7 +55,10 @@ class Fleet:
         decode = max(1, endpoints // 4)
         self.prefill = endpoints - decode
         self.scheduler = LateScheduler(
-            LateProfile(Step("uncached-shortest", UncachedShortest())), FakePredictor(), rng=Random(1)
+            LateProfile(Step("moore-hodgson", MooreHodgson())),
+            FakePredictor(),
+            rng=Random(1),
+            classes={PATIENT.name: PATIENT},
         )
         room = Load(0.0, kv_used_tokens=0, kv_total_tokens=10**9)
         fleet: list[Endpoint] = [make_endpoint(f"p{i}", Role.PREFILL) for i in range(self.prefill)]
@@ -77,6 +85,7 @@ class Fleet:
             prompt_tokens=len(hashes) * 128 + 50,
             block_hashes=hashes,
             max_tokens=100,
+            slo_class=PATIENT.name,
             arrived_s=self.now_s,
             stream=True,
         )

@@ -15,6 +15,7 @@ from orchestrator.core.contracts import Assign, Bind, Reject, Spent
 from orchestrator.core.slo import Priority, SloClass, Target, Unattainable
 from orchestrator.core.types import End, Inflight, Load, PathKind
 from orchestrator.errors import AccountingError
+from orchestrator.policy.build import build
 
 
 def pair(**kwargs):
@@ -80,8 +81,9 @@ class TestOrder:
         deck.prefilled("busy")
         assert (deck.decision("short"), deck.decision("long")) == ("->p0/d0", "wait")
 
-    def test_without_classes_nothing_is_hopeless_and_an_order_of_arrival_is_kept(self):
-        deck = pair(order=Fcfs())
+    @pytest.mark.parametrize("order", [Fcfs(), build("default").order.policy])
+    def test_without_classes_nothing_is_hopeless_and_an_order_of_arrival_is_kept(self, order):
+        deck = pair(order=order)
         deck.ask("busy", 1000)
         deck.at(0.1)
         deck.ask("long", 3000)
