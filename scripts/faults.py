@@ -32,6 +32,8 @@ AT_ONCE = 4
 STREAMS = 16
 TOKENS = 3000
 """Tokens of a stream that is to be broken: seconds, at the simulated engines' speed."""
+PATIENCE_S = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": 300, "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": 300}
+"""Of SGLang, by default."""
 WAIT_S = 60.0
 """A client's patience."""
 
@@ -47,6 +49,8 @@ class Bench:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self.client = httpx.AsyncClient(base_url=made.url, limits=limits, trust_env=False, timeout=WAIT_S)
         self._asked = 0
+        self.bad = 0
+        """Ends that no fault excuses."""
 
     def ask(self, tokens: int, *, stream: bool = False) -> tuple[dict[str, Any], str]:
         """A request that no other is like, and its right answer."""
@@ -80,10 +84,17 @@ class Bench:
                 return await self.whole()
 
         ends = await asyncio.gather(*(one() for _ in range(count)))
+        self.bad += sum(end != "ok" for end, _ in ends)
         fates, seconds = Counter(end for end, _ in ends), [s for _, s in ends]
         rest = "".join(f", {n} {end}" for end, n in fates.items() if end != "ok")
         median_s, most_s = statistics.median(seconds), max(seconds)
         return f"{fates['ok']}/{count} ok{rest}; median {median_s:.2f} s, longest {most_s:.2f} s"
+
+    async def streamed(self, tokens: int) -> str:
+        """One stream, which may end with an error event, but not otherwise than whole."""
+        end = await self.stream(tokens)
+        self.bad += end in ("cut off", "silent end", "wrong text")
+        return end
 
     async def stream(self, tokens: int = TOKENS) -> str:
         """One stream to its end, and how that was."""
@@ -110,6 +121,15 @@ class Bench:
             found[name] = int((await self.made.client.get(f"{url}/sim/state")).json()["calls"])
         return found
 
+    async def inflight(self) -> float:
+        """Requests under way in the router, by its own account."""
+        text = (await self.made.client.get(f"{self.made.admin}/metrics")).text
+        return next(
+            float(line.split()[1])
+            for line in text.splitlines()
+            if line.startswith("pdctl_inflight_requests ")
+        )
+
     async def until(self, holds: Callable[[], Awaitable[bool]], within_s: float = WAIT_S) -> float:
         """Wait until something holds; how long that took."""
         begun_s = time.monotonic()
@@ -123,7 +143,7 @@ class Bench:
         """Streams under way; all decode engines are slow enough for that."""
         for name in ENGINES[2:]:
             await self.made.fault(name, kind="slow", factor=float(SPEED))
-        tasks = [asyncio.create_task(self.stream(60)) for _ in range(STREAMS)]
+        tasks = [asyncio.create_task(self.streamed(60)) for _ in range(STREAMS)]
 
         async def all_there() -> bool:
             return sum((await self.busy("decode")).values()) >= STREAMS
@@ -146,8 +166,10 @@ class Bench:
             return False
 
         await self.until(all_ready)
+        bad = self.bad
         while (await self.many(8)).split()[0] != "8/8":  # noqa: ASYNC110
             await asyncio.sleep(0.2)
+        self.bad = bad
 
 
 def _most(busy: dict[str, int]) -> str:
@@ -214,12 +236,16 @@ async def clients_leave(bench: Bench) -> Rows:
     asking = [asyncio.create_task(bench.whole()) for _ in range(2)]
 
     async def taken() -> bool:
-        return sum((await bench.busy("prefill")).values()) > 0
+        return await bench.inflight() == len(asking)
 
     await bench.until(taken)
     for one in asking:
         one.cancel()
-    prefill_s = await bench.until(idle)
+
+    async def forgotten() -> bool:
+        return await bench.inflight() == 0 and await idle()
+
+    prefill_s = await bench.until(forgotten)
     await asyncio.gather(*tasks, *asking, return_exceptions=True)
     return [
         ("clients leave", f"{STREAMS} streams", f"engines idle after {streams_s:.2f} s"),
@@ -242,10 +268,14 @@ CASES: list[tuple[str, Case]] = [
 ]
 
 
-async def run(given: argparse.Namespace, fleet: str, continuation: bool) -> Rows:
-    """All faults against one deployment."""
+async def run(given: argparse.Namespace, fleet: str, continuation: bool) -> tuple[Rows, int]:
+    """All faults against one deployment: the rows, and how many ends there were that no fault excuses."""
     folder = Path(tempfile.mkdtemp(prefix="pdctl-faults-"))
     made = Deployment(folder, fleet, continuation=continuation, timeouts={})
+    for pool in made.topology["pools"].values():
+        # The engines' own patience, which goes by their clock, is to be what it is at their real speed.
+        pool["env"] = {**pool.get("env", {}), **{name: str(s * SPEED) for name, s in PATIENCE_S.items()}}
+    made.write()
     bench = Bench(made)
     rows: Rows = []
     try:
@@ -263,21 +293,21 @@ async def run(given: argparse.Namespace, fleet: str, continuation: bool) -> Rows
         await made.client.aclose()
         await bench.client.aclose()
         shutil.rmtree(folder)
-    return rows
+    return rows, bench.bad
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table."""
+    """Print the table; 1 if anything ended as no fault excuses."""
     parser = argparse.ArgumentParser(prog="scripts/faults", description=__doc__)
     parser.add_argument("--fleet", choices=FLEETS, default="sglang", help="the hand-off")
     parser.add_argument("--continuation", action="store_true", help="streams go on elsewhere")
     parser.add_argument("--only", default="", help="faults with this in their name")
     given = parser.parse_args(arguments)
-    rows = asyncio.run(run(given, given.fleet, given.continuation))
+    rows, bad = asyncio.run(run(given, given.fleet, given.continuation))
     print("| fault | requests | what clients see |\n| --- | --- | --- |")
     for row in rows:
         print(f"| {' | '.join(row)} |")
-    return 0
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":
