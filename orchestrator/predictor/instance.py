@@ -10,6 +10,7 @@ from orchestrator.core.prediction import Curve, Step
 from orchestrator.core.types import Endpoint, Load
 from orchestrator.predictor.books import Promises, Stage
 from orchestrator.predictor.fit import Fit
+from orchestrator.predictor.pace import Pace
 from orchestrator.predictor.prior import Belief
 from orchestrator.predictor.tail import Tail, Window, score
 
@@ -54,8 +55,8 @@ class Instance:
     """
 
     __slots__ = (
-        "curve", "endpoint", "gaps", "load", "prefill", "promises", "stages", "step_fit", "step_told", "tail",
-        "tally", "tally_from",
+        "answers", "curve", "endpoint", "first_tokens", "gaps", "load", "prefill", "promises", "stages",
+        "step_fit", "step_told", "tail", "tally", "tally_from",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +68,7 @@ class Instance:
         self.tail = Tail(shared, spread_sd, prefill.speed_sd**2 + max(prefill.shape_sds) ** 2 / 2)
         # Answers end at random, and some seconds apart: what one says of the next is in the step's fit.
         self.gaps = Tail(None, GAP_SD, step.speed_sd**2 + max(step.shape_sds) ** 2 / 2, lifts=False)
+        self.first_tokens, self.answers = Pace(), Pace()
         self.stages = {name: Stage() for name in STAGES}
         self.promises = Promises()
         self.curve = self._curve()

@@ -37,7 +37,8 @@ MOST_CLASSES = 64
 class StagePredictor:
     """Predicts prefill, hand-off and decode step per instance; see docs/predictor.md.
 
-    One event loop owns it. A curve is O(1) to read; `served` costs some 40 us.
+    One event loop owns it. A curve is O(1) to read. Of more outcomes than tell anything new an even share is
+    learned from (`pace`).
     """
 
     def __init__(self) -> None:
@@ -118,8 +119,14 @@ class StagePredictor:
         if what.media > 0:
             self._judge(instance, what, self._encoded(instance, pair, what, tokens, cached, wait_s))
             return
-        if pair is not None and what.prefill_s is not None and LEAST_S < what.prefill_s < what.first_token_s:
-            learned = _apart(instance, pair, what, what.prefill_s, tokens, cached, wait_s, trust)
+        ended_s = what.prefill_s
+        if pair is not None and (ended_s is None or not LEAST_S < ended_s < what.first_token_s):
+            instance.tally.add(tokens, cached)
+            ended_s = None
+        if not instance.first_tokens.takes(now_s):
+            return
+        if pair is not None and ended_s is not None:
+            learned = _apart(instance, pair, what, ended_s, tokens, cached, wait_s, trust)
         else:
             learned = _together(instance, pair, what, tokens, cached, wait_s, trust)
         if instance.moved(tokens, cached) | (pair is not None and pair.moved(tokens)):
@@ -169,7 +176,8 @@ class StagePredictor:
 
     def decoded(self, what: Decoded, now_s: float) -> None:
         """Learn from a finished answer: its length, and the mean of its gaps."""
-        if what.tokens < 0:
+        instance = self._instances.get(what.endpoint)
+        if what.tokens < 0 or (instance is not None and not instance.answers.takes(now_s)):
             return
         for name in (what.slo_class, _ALL):
             lengths = self._lengths.get(name)
@@ -178,7 +186,6 @@ class StagePredictor:
                     continue
                 lengths = self._lengths[name] = Lengths()
             lengths.learn(what.tokens + 1, what.complete)
-        instance = self._instances.get(what.endpoint)
         if instance is None or what.tokens < 1:
             return
         step_s = what.seconds / what.tokens
@@ -320,7 +327,6 @@ def _together(
         if what.alone:
             instance.stages["prefill"].add(whole_s, total_s, off)
         return instance.prefill.learn(shares, off, trust)
-    instance.tally.add(tokens, cached)
     computing = instance.prefill.variance(shares)
     handing, handing_later = pair.learn(parts, whole_s, off, trust, computing)
     unsure, later = instance.prefill.learn(shares, off, trust, handing)
