@@ -365,6 +365,26 @@ class TestPolicies:
         assert deck.decision("b") == "->p1/d0"
 
 
+class TestShedding:
+    def test_of_classes_that_cannot_all_be_kept_the_lower_ones_are_refused_and_told_when_to_come_back(self):
+        classes = {
+            "rt": SloClass("rt", ttft=Target(3.5), priority=Priority.REALTIME),
+            "chat": SloClass("chat", ttft=Target(3.5)),
+        }
+        deck = pair(classes=classes)
+        deck.ask("busy", 1000)
+        for name in ("chat0", "rt0", "chat1", "rt1", "chat2"):
+            deck.ask(name, 1000, slo_class=name.rstrip("012"))
+        for at_s, done in ((1.0, "busy"), (2.0, "rt0"), (3.0, "rt1")):
+            deck.at(at_s)
+            deck.prefilled(done)
+        assert [deck.decision(f"rt{i}") for i in range(2)] == ["->p0/d0"] * 2
+        for name in ("chat0", "chat1", "chat2"):
+            (reject,) = deck.made[name]
+            assert (reject.http_status, reject.reason) == (429, "slo-unreachable")
+            assert reject.retry_after_s >= 1.0
+
+
 class TestReserves:
     def test_a_share_that_was_used_is_used_up(self):
         classes = {"chat": SloClass("chat"), "long": SloClass("long", reserve=0.25)}
