@@ -330,6 +330,8 @@ class LateScheduler:
                 lane.add(item)
             else:
                 item.first_token_by_s = item.latest_start_s = inf
+                item.deferred = False
+                lane.move(item, self._pump.key(item))
                 lane.deadlines.remind(item)
 
     def _refuse(self, item: Item, lane: Lane, reject: Reject, now_s: float) -> None:

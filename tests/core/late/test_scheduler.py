@@ -187,6 +187,20 @@ class TestPromises:
         deck.prefilled("busy")
         assert deck.decision("late") == "->p0/d0"
 
+    @pytest.mark.parametrize("profile", ["slo", "slo-edf", "slo-shortest"])
+    def test_best_effort_that_is_late_goes_behind_whoever_can_be_on_time(self, profile):
+        chat = SloClass("chat", ttft=Target(2.0), unattainable=Unattainable.BEST_EFFORT)
+        deck = pair(classes={"chat": chat}, order=build(profile).order.policy)
+        deck.ask("busy", 1900, slo_class="chat")
+        for name in ("late", "later"):
+            deck.ask(name, 500, slo_class="chat")
+        deck.at(1.8)
+        deck.ask("fresh", 600, slo_class="chat")
+        deck.prefilled("busy")
+        assert deck.decision("fresh") == "->p0/d0"
+        deck.prefilled("fresh")
+        assert (deck.decision("late"), deck.decision("later")) == ("->p0/d0", "wait")
+
     def test_a_reserved_share_is_served_beside_shorter_work(self):
         classes = {
             "chat": SloClass("chat", ttft=Target(100.0)),
