@@ -329,8 +329,7 @@ class LateScheduler:
                 item.late = True
                 lane.add(item)
             else:
-                item.first_token_by_s = item.latest_start_s = inf
-                item.deferred = False
+                item.first_token_by_s, item.latest_start_s, item.deferred = inf, inf, False
                 lane.move(item, self._pump.key(item))
                 lane.deadlines.remind(item)
 
