@@ -38,7 +38,7 @@ _SOURCE = (
 class SglangDialect:
     """The routes, and the requests in flight by `rid`."""
 
-    generating = frozenset(("/generate", "/v1/completions", "/v1/chat/completions"))
+    generating = frozenset(("/generate", "/v1/completions", "/v1/chat/completions", "/encode"))
 
     def __init__(self, host: Host) -> None:
         options = host.options

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,36 @@ def test_an_image_reaches_prefill_and_decode_as_it_was_sent(tmp_path: Path) -> N
             assert leg.json["messages"] == chat(url)["messages"]
         (encode,) = asked.calls("/encode")
         assert encode.json["mm_items"] == [url]
+
+
+def test_case_47_an_encoder_that_hangs_holds_up_nobody_but_who_needs_it(
+    deploy: Callable[..., Deployment],
+) -> None:
+    pools = {"encode": sim("encode"), "prefill": sim("prefill"), "decode": sim("decode")}
+    made = deploy(pools, router={"timeouts": {"prefill": "2s", "hang": "1s"}}).up()
+    made.serves()
+    picture = chat(f"data:image/png;base64,{PNG}")
+    plain = {"model": MODEL, "prompt": "hello", "max_tokens": 8}
+    with made.fault("encode-0", "hang"), ThreadPoolExecutor() as threads:
+        asking = threads.submit(made.client.post, CHAT, json=picture)
+        eventually(lambda: made.metrics()["pdctl_inflight_requests"] == 1, made.unrest)
+        for _ in range(5):
+            answer = made.client.post(COMPLETION, json=plain)
+            assert answer.status_code == 200, answer.text
+        assert not asking.done()
+        late = asking.result()
+    assert late.status_code in (502, 503, 504), late.text
+    assert late.json()["error"]["code"] == late.headers["x-pdctl-reason"]
+    made.serves()
+    assert made.client.post(CHAT, json=picture).status_code == 200
+    made.at_rest()
+
+
+def test_case_47_an_encoder_that_starts_last_keeps_no_text_waiting(deploy: Callable[..., Deployment]) -> None:
+    slow = sim("encode", **{"load-delay-s": 600 * SPEED})
+    made = deploy({"encode": slow, "prefill": sim("prefill"), "decode": sim("decode")})
+    assert made.pdctl("up", "--detach", "--timeout", "2s").returncode == 3
+    made.serves("prefill-0", "decode-0")
+    answer = made.client.post(COMPLETION, json={"model": MODEL, "prompt": "hello", "max_tokens": 8})
+    assert answer.status_code == 200, answer.text
+    assert not made.endpoints()["encode-0"]["ready"]

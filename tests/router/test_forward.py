@@ -73,6 +73,29 @@ def outcome(rig: Rig) -> Any:
 # -- what goes right
 
 
+async def test_case_46_thousands_of_streams_at_once(make: Make) -> None:
+    """As a gate; `scripts/bench streams` has 10,000, and the machine to itself."""
+    rig, many = await make(), 2_000
+    all_there = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        exchange.start(200, ((b"content-type", b"text/event-stream"),))
+        exchange.write(event("a"))
+        if len(rig.engines["d0"].exchanges) == many:
+            all_there.set()
+        await all_there.wait()
+        for piece in (event("b"), usage_event(1, 2), DONE):
+            exchange.write(piece)
+        exchange.end()
+
+    rig.engines["d0"].script = script
+    replies = await asyncio.gather(*(rig.ask("/v1/completions", STREAM) for _ in range(many)))
+    assert {reply.status for reply in replies} == {200}
+    assert {reply.body for reply in replies} == {event("a") + event("b") + usage_event(1, 2) + DONE}
+    await rig.at_rest()
+    assert [done.end for done, _, _ in rig.metrics.done] == [End.COMPLETED] * many
+
+
 @BOTH
 async def test_a_stream_passes_untouched(make: Make, chained: bool) -> None:
     rig = await make(adapter=Adapter(chained=chained))
