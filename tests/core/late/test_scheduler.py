@@ -521,6 +521,34 @@ class TestRefusals:
         assert deck.scheduler.waiting == 0
 
 
+class TestCases:
+    """What goes wrong where everybody goes by the same report or the same cache."""
+
+    NAMES = ("p0", "p1", "p2", "p3")
+
+    def test_case_31_a_miss_goes_to_who_is_free_and_a_hit_does_not_wait_for_ever(self):
+        deck = Deck([*prefills(*self.NAMES), *decodes("d0")])
+        shared = tuple(range(10))
+        deck.ask("warm", 1290, block_hashes=shared)
+        deck.prefilled("warm")
+        holder = deck.route("warm").prefill
+        deck.ask("long", 9000, block_hashes=shared)
+        assert deck.route("long").prefill == holder, "it is free, and holds the prefix"
+        deck.ask("hit", 2000, block_hashes=shared)
+        for i in range(2):
+            deck.ask(f"miss{i}", 2000, block_hashes=(99 + i,))
+        went = [deck.route(name).prefill for name in ("long", "hit", "miss0", "miss1")]
+        assert sorted(went) == list(self.NAMES)
+
+    def test_case_33_a_burst_between_two_reports_spreads(self):
+        deck = Deck([*prefills(*self.NAMES), *decodes("d0", "d1")])
+        for i in range(5):
+            deck.ask(f"r{i}", 1000)
+        assert sorted(deck.route(f"r{i}").prefill for i in range(4)) == list(self.NAMES)
+        assert sorted(deck.route(f"r{i}").decode for i in range(4)) == ["d0", "d0", "d1", "d1"]
+        assert deck.decision("r4") == "wait"
+
+
 class TestMedia:
     """Each takes 0.3 s before the prompt is computed."""
 
