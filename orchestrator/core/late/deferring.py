@@ -12,6 +12,10 @@ CHANGED = 8
 """An order is asked again when a queue of n requests has had n / 8 come or go: it looks at all of them, which
 is then a few steps for each of those."""
 
+LOOK = 2_000
+"""So many of a queue are shown to an order, from its front, and as many of those put off: of 10,000 it would
+take longer than a policy may. Whoever is further back can wait to be looked at."""
+
 
 class Deferring:
     """Asks an order whom to put off, and moves those and whoever need wait no longer.
@@ -46,7 +50,16 @@ class Deferring:
     def _look(self, lanes: Sequence[Lane], now_s: float) -> None:
         levels: dict[int, dict[Item, Lane]] = {}
         for lane in lanes:
+            left, left_deferred = LOOK, LOOK
             for item in lane.queue:
+                if item.deferred:
+                    left_deferred -= 1
+                    if left_deferred < 0:
+                        continue
+                else:
+                    left -= 1
+                    if left < 0:
+                        continue
                 levels.setdefault(item.key[0], {})[item] = lane
         capacity = _capacity(lanes)
         # Each level of priority has the machine when the ones above are through.

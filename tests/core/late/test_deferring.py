@@ -3,6 +3,7 @@
 import pytest
 from late import Deck, PutsOff, decodes, prefills
 
+from orchestrator.core.late.deferring import LOOK
 from orchestrator.core.slo import Priority, SloClass, Target
 
 
@@ -88,6 +89,20 @@ def test_it_is_asked_when_an_eighth_has_come_or_gone():
     for i in range(20):
         deck.prefilled(f"r{i}")
     assert len(order.asked) - before == 2
+
+
+def test_of_a_long_queue_it_is_shown_the_front_and_those_put_off():
+    order = PutsOff(lambda queue: [w for w in queue if w.request.id in ("r3", "r7")])
+    deck = pair(order=order)
+    deck.ask("busy", 1000)
+    for some, last in ((range(LOOK + 50), "busy"), (range(LOOK + 50, LOOK + 400), "r0")):
+        for i in some:
+            deck.ask(f"r{i}", 1000, arrived_s=i * 1e-3)
+        deck.prefilled(last)
+    assert [n for n, _, _ in order.asked if n > 1] == [LOOK, LOOK + 2]
+    assert went(deck, LOOK) == ["r0", "r1"]
+    deferred = {item.request.id for item, _ in deck.scheduler._waiting.values() if item.deferred}
+    assert deferred == {"r3", "r7"}
 
 
 def test_the_higher_priority_has_the_machine_first():
