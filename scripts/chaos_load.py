@@ -36,6 +36,8 @@ WORDS = [
 ]
 PATIENCE_S = 60.0
 """How long a client waits for its next byte: longer than any deadline of the router."""
+BEYOND = 2
+"""A stream that goes on once has less than so many times its tokens: each event held one at least."""
 RIGHT_CODES = frozenset({429, 502, 503, 504})
 """What a request may be refused with for what engines do; 500 would be a fault of the router's own."""
 
@@ -63,11 +65,15 @@ BAD = (Fate.WRONG_CODE, Fate.WRONG_TEXT, Fate.SILENT, Fate.LOST, Fate.STUCK)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:
-    """One request: where, what, and the text that its answer must be. `leaves`: after that many pieces."""
+    """One request: where, what, and the text that its answer must be. `leaves`: after that many pieces.
+
+    `beyond` is what the engine would say after that text, if it were asked for `BEYOND` times as many tokens.
+    """
 
     path: str
     body: dict[str, Any]
     expected: str
+    beyond: str
     leaves: int | None = None
 
 
@@ -107,9 +113,10 @@ def make(rng: Random) -> Ask:
         path, body["messages"], prompt = "/v1/chat/completions", messages, text.chat_prompt(messages)
     else:
         path, body["prompt"] = "/v1/completions", prompt
-    out, _ = text.generate(text.fold(1, text.encode(prompt)), tokens, ignore_eos=True)
+    out, _ = text.generate(text.fold(1, text.encode(prompt)), BEYOND * tokens, ignore_eos=True)
+    expected, beyond = ("".join(map(text.piece, part)) for part in (out[:tokens], out[tokens:]))
     leaves = rng.randrange(3) if rng.random() < 0.08 else None
-    return Ask(path, body, "".join(map(text.piece, out)), leaves)
+    return Ask(path, body, expected, beyond, leaves)
 
 
 async def ask(client: httpx.AsyncClient, one: Ask, books: Books) -> None:
@@ -134,8 +141,7 @@ async def ask(client: httpx.AsyncClient, one: Ask, books: Books) -> None:
                     continue
                 data = line.removeprefix("data: ")
                 if data == "[DONE]":
-                    longer = books.continuation and seen != one.expected and seen.startswith(one.expected)
-                    return _note(books, Fate.LONGER if longer else _right(seen == one.expected), one, seen)
+                    return _note(books, _ended(books, one, seen), one, seen)
                 event = json.loads(data)
                 if "error" in event:
                     books.reasons[f"event {event['error'].get('code')}"] += 1
@@ -165,6 +171,13 @@ def _whole(books: Books, one: Ask, status: int, body: bytes, headers: httpx.Head
     books.reasons[f"{status} {code}"] += 1
     right = status in RIGHT_CODES and headers.get("x-pdctl-reason") == code
     return _note(books, Fate.REFUSED if right else Fate.WRONG_CODE, one, f"{status} {body[:200]!r}")
+
+
+def _ended(books: Books, one: Ask, seen: str) -> Fate:
+    """What a whole stream is. Also what is too much must be what the engine would have said next."""
+    if books.continuation and len(seen) > len(one.expected):
+        return Fate.LONGER if (one.expected + one.beyond).startswith(seen) else Fate.WRONG_TEXT
+    return _right(seen == one.expected)
 
 
 def _right(right: bool) -> Fate:

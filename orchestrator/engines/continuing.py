@@ -107,10 +107,16 @@ def sound(kind: PathKind, fields: Mapping[str, Any]) -> bool:
 
 
 def request(kind: PathKind, body: JsonBody, told: Told) -> JsonBody | None:
-    """The request whose answer is the rest of the answer to `body`; None if there can be none."""
+    """The request whose answer is the rest of the answer to `body`; None if there can be none.
+
+    What has all the tokens it asked for lacks only its end: no engine gives that without a token more.
+    """
     if told.odd or told.whole or not sound(kind, body.fields):
         return None
-    edits = _limits(kind, body, told.tokens)
+    left = {name: limit - told.tokens for name, limit in _limits(kind, body).items()}
+    if any(tokens < 1 for tokens in left.values()):
+        return None
+    edits = {name: b"%d" % tokens for name, tokens in left.items()}
     if kind is PathKind.CHAT:
         said = {"role": "assistant", "content": told.text}
         edits["messages"] = quote([*body.fields["messages"], said])
@@ -128,11 +134,14 @@ def request(kind: PathKind, body: JsonBody, told: Told) -> JsonBody | None:
     return JsonBody(b"".join(body.edit(edits)))
 
 
-def _limits(kind: PathKind, body: JsonBody, tokens: int) -> dict[str, bytes]:
-    limits = {name: body.fields[name] for name in _LIMITS if type(body.fields.get(name)) is int}
+def _limits(kind: PathKind, body: JsonBody) -> dict[str, int]:
+    """Tokens that the whole answer may have, by the name of the field; none is no limit."""
+    limits: dict[str, int] = {
+        name: body.fields[name] for name in _LIMITS if type(body.fields.get(name)) is int
+    }
     if not limits and kind is PathKind.COMPLETION:
         limits = {"max_tokens": _DEFAULT_LIMIT}
-    return {name: b"%d" % max(1, limit - tokens) for name, limit in limits.items()}
+    return limits
 
 
 def _ids(prompt: Sequence[Any] | Any) -> bool:

@@ -40,7 +40,6 @@ def test_a_completions_text_becomes_part_of_its_prompt() -> None:
     made = rest(TEXT, said(TEXT, " a", " b"), prompt="x", max_tokens=10, top_k=5)
     assert made == {"model": "m", "stream": True, "prompt": "x a b", "max_tokens": 8, "top_k": 5}
     assert rest(TEXT, said(TEXT, " a"), prompt="x")["max_tokens"] == 15, "the engines' own limit"
-    assert rest(TEXT, said(TEXT, *"abcd"), prompt="x", max_tokens=3)["max_tokens"] == 1
 
 
 def test_a_chats_text_becomes_the_message_that_is_continued() -> None:
@@ -99,6 +98,18 @@ def test_what_no_prompt_can_say_or_was_over_does_not_go_on(choice: dict[str, Any
     assert continuing.request(CHAT, body(messages=MESSAGES), told) is None
 
 
+@pytest.mark.parametrize("limit", [3, 4])
+def test_what_has_all_the_tokens_it_asked_for_does_not_go_on(limit: int) -> None:
+    """Only its end is missing: one token more would be one that nobody asked for."""
+    told = said(TEXT, *"abcd")
+    assert continuing.request(TEXT, body(prompt="x", max_tokens=limit), told) is None
+    told = said(CHAT, *"abcd")
+    for name in ("max_tokens", "max_completion_tokens"):
+        assert continuing.request(CHAT, body(messages=MESSAGES, **{name: limit}), told) is None
+    assert continuing.request(TEXT, body(prompt="x"), said(TEXT, *"a" * 16)) is None, "the engines' own limit"
+    assert rest(TEXT, said(TEXT, *"abc"), prompt="x", max_tokens=4)["max_tokens"] == 1
+
+
 def test_nonsense_does_not_go_on() -> None:
     told = Told()
     told.read(TEXT, b"data: {\n\n")
@@ -110,4 +121,4 @@ def test_no_text_is_lost_or_changed(texts: list[str], prompt: str) -> None:
     texts = [t.encode("utf-8", "ignore").decode() for t in texts]
     prompt = prompt.encode("utf-8", "ignore").decode()
     told = said(TEXT, *texts)
-    assert rest(TEXT, told, prompt=prompt)["prompt"] == prompt + "".join(texts)
+    assert rest(TEXT, told, prompt=prompt, max_tokens=len(texts) + 1)["prompt"] == prompt + "".join(texts)

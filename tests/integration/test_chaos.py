@@ -76,6 +76,29 @@ async def test_what_becomes_of_a_stream(load: ModuleType, pieces, killed: bool, 
 
 
 @pytest.mark.parametrize(
+    ("more", "continuation", "fate"),
+    [
+        (lambda beyond: beyond[:9], True, "LONGER"),
+        (lambda beyond: beyond[:9], False, "WRONG_TEXT"),
+        (lambda beyond: "x" + beyond[:9], True, "WRONG_TEXT"),
+        (lambda beyond: beyond + "x", True, "WRONG_TEXT"),
+        (lambda beyond: "", True, "COMPLETED"),
+    ],
+)
+async def test_what_is_too_much_must_be_the_engines_next_words(
+    load: ModuleType, more, continuation: bool, fate: str
+) -> None:
+    one = next(o for o in map(load.make, map(Random, range(99))) if o.body["stream"] and o.leaves is None)
+
+    def answer(exchange: Exchange) -> None:
+        exchange.start(200, ((b"content-type", b"text/event-stream"),))
+        exchange.write(piece(one.expected + more(one.beyond)) + b"data: [DONE]\n\n")
+        exchange.end()
+
+    assert await what_becomes(load, one, answer, False, continuation) == fate
+
+
+@pytest.mark.parametrize(
     ("status", "code", "header", "fate"),
     [
         (502, "leg-failed", b"leg-failed", "REFUSED"),
@@ -100,8 +123,8 @@ async def test_what_becomes_of_a_request(
     assert await what_becomes(load, one, answer, False) == fate
 
 
-async def what_becomes(load: ModuleType, one, answer, killed: bool) -> str:
-    books = load.Books()
+async def what_becomes(load: ModuleType, one, answer, killed: bool, continuation: bool = False) -> str:
+    books = load.Books(continuation=continuation)
     if killed:
         now_s = asyncio.get_running_loop().time()
         books.kills.append((now_s, float("inf")))

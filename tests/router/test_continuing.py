@@ -163,6 +163,14 @@ async def test_one_that_is_refused_on_the_way_ends_in_an_error_event(make: Make)
     assert DONE not in body
 
 
+async def test_one_that_lacks_only_its_end_is_given_no_token_more(make: Make) -> None:
+    rig = await make(breaks(event(" a"), event(" b")), streams(event(" c"), DONE))
+    reply = await rig.ask(PATH, {**ASK, "max_tokens": 2})
+    assert reply.events()[:-1] == [event(t).strip() for t in (" a", " b")]
+    assert reply.error["code"] == "connection-dropped"
+    assert not rig.engines["d1"].bodies
+
+
 async def test_a_client_that_leaves_between_two_engines(make: Make) -> None:
     rig = await make(breaks(event(" a")), hung)
     client = await rig.client()
@@ -176,6 +184,6 @@ async def test_a_client_that_leaves_between_two_engines(make: Make) -> None:
 async def test_a_long_answer_is_read_now_and_then_and_not_kept_for_ever(make: Make) -> None:
     piece = event("x" * 10_000)
     rig = await make(breaks(*[piece] * 20), streams(event("y"), DONE))
-    reply = await rig.ask(PATH, ASK)
+    reply = await rig.ask(PATH, {**ASK, "max_tokens": 21})
     assert reply.body == piece * 20 + event("y") + DONE
     assert len(rig.engines["d1"].bodies[0]["prompt"]) == 2 + 200_000
