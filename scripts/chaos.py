@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -262,7 +262,7 @@ def table(results: Sequence[Result]) -> str:
 
 def _to(url: str, rng: Random) -> Any:
     one = make(rng)
-    return type(one)(url + one.path, one.body, one.expected)
+    return replace(one, path=url + one.path, leaves=None)
 
 
 async def _rest(made: Deployment) -> dict[str, Any]:
