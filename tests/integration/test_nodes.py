@@ -125,3 +125,29 @@ def test_an_instance_on_two_nodes_serves_and_is_ended_by_its_first_process(
     eventually(lambda: "prefill-0.1: exited with code 0 while it was serving" in log.read_text())
     assert pids(made, "b")["prefill-0.1"] != follower
     assert made.pdctl("down", "--node", "b", "--force").returncode == 0
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "vllm"])
+def test_a_further_process_killed_alone_brings_the_whole_instance_back(
+    made: Deployment, dialect: str
+) -> None:
+    """Its engine cannot go on without it: process 0 ends by itself, and both nodes start theirs anew."""
+    pools = made.topology["pools"]
+    pools["prefill"] = sim("prefill", dialect) | {"nodes": ["a", "b"], "nnodes": 2}
+    pools["decode"] = sim("decode", dialect) | {"nodes": ["b"]}
+    made.write()
+    second = made.start("up", "--detach", "--node", "b")
+    up(made, "a")
+    said, errors = second.communicate(timeout=GUARD_S)
+    assert second.returncode == 0, (said, errors)
+    made.serves("prefill-0", "decode-0")
+    first, further = pids(made, "a")["prefill-0"], pids(made, "b")["prefill-0.1"]
+    os.kill(further, signal.SIGKILL)
+    eventually(lambda: pids(made, "a").get("prefill-0") not in (None, first))
+    eventually(lambda: pids(made, "b").get("prefill-0.1") not in (None, further))
+    made.serves("prefill-0", "decode-0")
+    body = {"model": MODEL, "prompt": "hello", "max_tokens": 4}
+    assert made.client.post("/v1/completions", json=body).status_code == 200
+    assert "killed by SIGKILL while it was serving" in state(made, "b").log("controller").read_text()
+    assert made.pdctl("down", "--node", "a", "--force").returncode == 0
+    assert made.pdctl("down", "--node", "b", "--force").returncode == 0
