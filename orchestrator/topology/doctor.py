@@ -14,7 +14,7 @@ from orchestrator.core.fabric import Fabric, Installed, differences, distance
 from orchestrator.core.nicmap import Pick, nic_map
 from orchestrator.core.transfer import kv_shape
 from orchestrator.errors import PdctlError, PluginError, Problem, TopologyError
-from orchestrator.fabric import host
+from orchestrator.fabric import host, interpreter
 from orchestrator.fabric.ports import listening
 from orchestrator.topology.adapters import GROUP, load_adapter
 from orchestrator.topology.fabric import PortUse, Report, as_told, load
@@ -22,6 +22,7 @@ from orchestrator.topology.load import Draft, draft
 from orchestrator.topology.model import config
 from orchestrator.topology.planner import AskVersions, plan_file
 from orchestrator.topology.problems import close_to
+from orchestrator.topology.router_plan import router_node
 from orchestrator.topology.schema import Node
 from orchestrator.topology.values import REFERENCE
 from orchestrator.topology.words import runtime_words
@@ -29,16 +30,27 @@ from orchestrator.topology.words import runtime_words
 Look = Callable[[Path], Fabric]
 """Reads the host whose root is at a path (`orchestrator.fabric.host.read`)."""
 
+Built = Callable[[], str | None]
+"""What is to be said of how the Python that runs the router was built, if anything."""
+
 SHOWN = ("architectures", "max_position_embeddings", "vocab_size", "num_hidden_layers", "num_key_value_heads")
 """What is told of a model's config.json as it stands there."""
 
 
-def examine_host(root: Path = host.HERE, *, ask: AskVersions | None, look: Look = host.read) -> Report:
+def examine_host(
+    root: Path = host.HERE,
+    *,
+    ask: AskVersions | None,
+    look: Look = host.read,
+    built: Built = interpreter.mine,
+) -> Report:
     """This host, or the copy of one below `root`, without a topology."""
     fabric = look(root)
     if root == host.HERE and ask is not None:
         names = sorted({name for e in plugins.known(GROUP) for name in _distributions(e, Path())})
         fabric = replace(fabric, installed=(_installed([sys.executable], names, ask),))
+    if root == host.HERE:
+        fabric = _noted(fabric, built())
     return Report(node=fabric, nics_of_gpus=as_told(nic_map(fabric)))
 
 
@@ -50,6 +62,7 @@ def examine(
     environ: Mapping[str, str],
     ask: AskVersions | None,
     look: Look = host.read,
+    built: Built = interpreter.mine,
 ) -> Report:
     """The node `name` (default: the one that this host is) of the topology at `path`, and its plan there.
 
@@ -64,6 +77,8 @@ def examine(
     fabric = look(root) if live or root != host.HERE else _saved(found, node)
     if live and ask is not None:
         fabric = replace(fabric, installed=tuple(_environments(found, node, ask)))
+    if live and found.topology.router.kind == "pdctl" and node.name == router_node(found.topology).name:
+        fabric = _noted(fabric, built())
     changed = tuple(_changed(found, node, fabric)) if live or root != host.HERE else ()
     holders = listening(*node.ports) if live else []
     return Report(
@@ -126,6 +141,10 @@ def _saved(found: Draft, node: Node) -> Fabric:
     if fabric is None:
         raise TopologyError(problems)
     return fabric
+
+
+def _noted(fabric: Fabric, note: str | None) -> Fabric:
+    return fabric if note is None else replace(fabric, notes=(*fabric.notes, note))
 
 
 def _in_use(node: Node, fabric: Fabric) -> tuple[Pick, ...]:

@@ -176,3 +176,19 @@ def test_nics_by_hand_are_shown_as_they_are_used(two: Path, tmp_path: Path) -> N
     two.write_text(two.read_text().replace("address: 10.255.255.2", f"address: 10.255.255.2, {by_hand}"))
     told = [(one.gpu, one.nics, one.distance) for one in examined(two, "c", root=root).nics_of_gpus]
     assert told == [(0, ("mlx5_0",), "NODE"), (2, ("mlx5_0", "mlx5_1"), "SYS")]
+
+
+def test_how_python_was_built_is_noted_where_the_router_runs(two: Path) -> None:
+    assert examined(two, built=lambda: "slow").node.notes == ("slow",)
+    assert examined(two, built=lambda: None).node.notes == ()
+    elsewhere = two.read_text() + "router: {node: b}\n"
+    two.write_text(elsewhere)
+    assert examined(two, "a", built=lambda: "slow").node.notes == ()
+    two.write_text(elsewhere.replace("node: b", "kind: none"))
+    assert examined(two, "a", built=lambda: "slow").node.notes == ()
+
+
+def test_how_python_was_built_is_noted_of_this_host_and_not_of_a_copy(tmp_path: Path) -> None:
+    assert examine_host(ask=None, look=look, built=lambda: "slow").node.notes == ("slow",)
+    copy = hosttree.unfold("hgx-h200", tmp_path)
+    assert examine_host(copy, ask=None, look=look, built=lambda: "slow").node.notes == ()
